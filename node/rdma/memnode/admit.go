@@ -107,7 +107,8 @@ type greeter struct {
 }
 
 // makeRoom returns when there is room for another connection that has not said what it wants. The
-// caller holds mu, which is free meanwhile.
+// caller holds mu, which is free meanwhile. mu may have been free, so that the caller looks at
+// closed behind it.
 func (n *Node) makeRoom() {
 	for len(n.greeting) >= n.mostGreeting && !n.closed { // bounded, since the oldest gets older
 		if realtime.Now()-n.greeting[0].since >= greetGrace {
@@ -128,7 +129,10 @@ func (n *Node) forgetGreeting(c net.Conn) {
 	n.greeting = slices.DeleteFunc(n.greeting, func(g greeter) bool { return g.conn == c })
 }
 
-// welcome lets a caller in. It has transport.GreetPatience to prove that it knows a token.
+// welcome lets a caller in. It has transport.GreetPatience to prove that it knows a token. The
+// connection is entered before the answer is sent. So a caller that has been let in is known to be
+// alive, and what its process had for the same purpose is over. Rights to act are not given here:
+// each message and each frame is checked by itself.
 func (n *Node) welcome(raw net.Conn) (*conn, error) {
 	raw.SetDeadline(time.Now().Add(transport.GreetPatience))
 	nc, err := n.secure(raw)
@@ -147,6 +151,7 @@ func (n *Node) welcome(raw net.Conn) (*conn, error) {
 	if err := n.holdBack(&h, c.admin); err != nil {
 		return nil, err
 	}
+	// It is before enter, since the connection's writer is made there.
 	b := c.block()
 	w := transport.Welcome{Incarnation: n.incarnation.Load(), ReadOnly: readOnly}
 	if why := n.enter(c, raw, h, &w); why != nil {
@@ -185,7 +190,8 @@ func (n *Node) secure(raw net.Conn) (net.Conn, error) {
 
 // enter makes c one of the node's connections. What its process had for the same purpose ends
 // before: no verb that came over it is executed any more. It is waited for without mu: a procedure
-// may take its time, and others do not wait for it.
+// may take its time, and others do not wait for it. Of two connections that a process makes at a
+// time the one that is entered later stays.
 func (n *Node) enter(c *conn, raw net.Conn, h transport.Hello, w *transport.Welcome) *transport.Refused {
 	old, why := n.register(c, raw, h, w)
 	for _, o := range old {
@@ -194,7 +200,8 @@ func (n *Node) enter(c *conn, raw net.Conn, h transport.Hello, w *transport.Welc
 	return why
 }
 
-// register returns the connections that c replaces.
+// register returns the connections that c replaces. Those stay among the node's connections until
+// their goroutines end: until then a fence drains them, too.
 func (n *Node) register(c *conn, raw net.Conn, h transport.Hello, w *transport.Welcome) (replaced []*conn,
 	why *transport.Refused) {
 	n.mu.Lock()
@@ -232,7 +239,9 @@ func (n *Node) register(c *conn, raw net.Conn, h transport.Hello, w *transport.W
 	return replaced, nil
 }
 
-// admit checks what a connection is for, and ties it to the pool. The caller holds mu.
+// admit checks what a connection is for, and ties it to the pool. The caller holds mu. It is done
+// under the same lock as the pool's replacement. So a connection has the pool that the node had
+// when it was let in, or is ended with it.
 func (n *Node) admit(c *conn, h *transport.Hello, w *transport.Welcome) *transport.Refused {
 	p := n.pool.Load()
 	switch h.Purpose {

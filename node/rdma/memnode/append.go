@@ -25,8 +25,12 @@ type nodeRing struct {
 	owner   owner
 	buffers []rdma.Span // that are being posted; kept to be used again
 
-	mu    sync.Mutex // held while a block lands: so none is in flight to one that holds it
+	mu sync.Mutex // held while a block lands: so none is in flight to one that holds it
+	// queue has the buffers in the order in which they were posted, and where the next block goes.
+	// It is nil with a device, which has its own.
 	queue *rdma.RingQueue
+	// ended is set under mu, and land looks at it under mu: when end returns, nothing lands any
+	// more.
 	ended bool
 
 	device DeviceRing // nil: entries land by way of connections
@@ -34,6 +38,7 @@ type nodeRing struct {
 
 // nodeRings are the rings of a pool at this node, by their numbers.
 type nodeRings struct {
+	// It is locked before a ring's mu.
 	sync.RWMutex
 	at map[uint64]*nodeRing
 }
@@ -41,7 +46,8 @@ type nodeRings struct {
 // mostRings bounds the rings of a node: each takes memory for its queue, up to 128 KiB.
 const mostRings = 64
 
-// ring executes a ring frame. The caller holds c.executing.
+// ring executes a ring frame. The caller holds c.executing. A frame about a ring is executed in the
+// order of its connection, among the worker's verbs.
 func (s *session) ring(h transport.Header, p []byte) error {
 	if len(p) < transport.RightsBytes+control.RingBytes || h.Items > control.RingClose {
 		return fmt.Errorf("ring frame for %d with %d bytes: %w", h.Items, len(p), transport.ErrProtocol)
@@ -69,6 +75,8 @@ func (s *session) serveRing(what int, r *transport.Rights, number, n uint32, spa
 		return s.openRing(r, number, n)
 	}
 	own := s.pool.ringAt(uint64(number))
+	// A ring goes with the connection that it was opened over. Over the next one its worker finds
+	// none, and so learns that it has ended.
 	if own == nil || own.session != s || own.owner != (owner{r.Client, r.Life}) {
 		return transport.StatusNoRing
 	}
@@ -104,6 +112,8 @@ func (s *session) openRing(r *transport.Rights, number, buffers uint32) transpor
 	switch old := all.at[uint64(number)]; {
 	case old != nil && (old.owner.client != caller.client || old.owner.life >= caller.life):
 		return transport.StatusExists
+	// An earlier life of the identity had it. That life is over, though its connection may not have
+	// ended yet.
 	case old != nil:
 		old.end()
 	case len(all.at) >= mostRings:
@@ -143,7 +153,8 @@ func (p *pool) ringAt(number uint64) *nodeRing {
 	return p.rings.at[number]
 }
 
-// endRings ends rings. Behind it nothing lands in them any more.
+// endRings ends rings. Behind it nothing lands in them any more. Each ring is ended under the
+// table's lock, so that no other one takes its number before.
 func (p *pool) endRings(over func(*nodeRing) bool) {
 	p.rings.Lock()
 	defer p.rings.Unlock()
@@ -156,7 +167,7 @@ func (p *pool) endRings(over func(*nodeRing) bool) {
 }
 
 // unring ends the rings of the connection's workers that may not post any more. The caller holds
-// c.executing.
+// c.executing. A fence of an epoch ends no ring: its worker receives while it has yet to join.
 func (s *session) unring() {
 	s.pool.endRings(func(r *nodeRing) bool {
 		return r.session == s && (s.ended || r.owner.life <= s.pool.revoked[r.owner.client].Load())
@@ -172,7 +183,8 @@ func (r *nodeRing) end() {
 	}
 }
 
-// post adds buffers.
+// post adds buffers. Addresses are those of the pool, and RingQueue.Post checks them against what
+// is registered here.
 func (r *nodeRing) post(spans []byte) transport.Status {
 	buffers := r.buffers[:0]
 	for ; len(spans) > 0; spans = spans[transport.SpanBytes:] {
@@ -203,6 +215,8 @@ func (r *nodeRing) land(block []byte) (st transport.Status) {
 	if err != nil {
 		return transport.StatusRingDry
 	}
+	// It counts as landed when the copy is over, also after a fault: a buffer that counts as
+	// settled has none in flight.
 	defer r.queue.Landed(at)
 	m := r.session.pool.memory
 	if m.file != nil || m.region != nil {
@@ -229,8 +243,10 @@ type entry struct {
 // append executes an APPEND and, when it succeeds, appends its answer. Of an entry of several
 // blocks only the first one lands now. The others land among the blocks of entries that come behind
 // it, as packets of several senders do, but before another entry of its client, and before what was
-// received together with it is answered.
+// received together with it is answered. An entry that ends in an error may have left blocks: its
+// sender takes it for one of unknown outcome.
 func (s *session) append(q *transport.Request, client rdma.ClientID) transport.Status {
+	// A client's entries are in the order in which they were posted, as on one queue pair.
 	s.landAll(client)
 	r := s.pool.ringAt(q.Off)
 	switch {
@@ -269,7 +285,8 @@ func (s *session) landNext(e *entry) transport.Status {
 	return transport.StatusOK
 }
 
-// landLater is landNext for an entry of which the answer says already that it succeeds.
+// landLater is landNext for an entry of which the answer says already that it succeeds. The error
+// takes the place of the success in the answer, which has not been sent.
 func (s *session) landLater(e *entry) {
 	if st := s.landNext(e); st != transport.StatusOK {
 		s.counters.failed(st, 1)

@@ -24,6 +24,8 @@ type shortcut struct {
 	node *conn
 	link *transport.Link
 
+	// mu is held while what the node says is landed, so that nothing is landed when Close has
+	// returned.
 	mu    sync.Mutex // held while the fabric's end takes something
 	ended bool
 	over  chan struct{} // closed when ended is set
@@ -35,7 +37,8 @@ type nodeEnd struct{ *shortcut }
 // fabricEnd is the fabric's end: what is written to it the node executes at once.
 type fabricEnd struct{ *shortcut }
 
-// Write lands answers and messages, which are whole frames.
+// Write lands answers and messages, which are whole frames. Any goroutine of the node may write:
+// that of another connection delivers a message.
 func (b nodeEnd) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,7 +52,8 @@ func (b nodeEnd) Write(p []byte) (int, error) {
 func (b nodeEnd) Try(p []byte) (int, error) { return b.Write(p) }
 
 // Write executes requests, which are whole frames. There is one caller at a time: see
-// transport.Link.
+// transport.Link. An error breaks the link, as one of a socket would. A frame that was executed
+// before it is not executed again: what was in flight is lost, and counts as of unknown outcome.
 func (b fabricEnd) Write(p []byte) (int, error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see conn.serve
 	n, err := b.node.consume(p)
@@ -63,7 +67,8 @@ func (b fabricEnd) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Close ends the connection. When it returns, nothing is landed any more.
+// Close ends the connection. When it returns, nothing is landed any more. It does not wait for what
+// is being executed: conn.end does, as for every connection.
 func (b *shortcut) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +111,8 @@ func (n *Node) Tell(tell func() *control.Server) {
 func (n *Node) Changed() <-chan struct{} { return n.changed }
 
 // Attach connects a link of this process for verbs. What the link had before has ended when it
-// returns.
+// returns. It registers the connection as others are, under the same rules: an expelled node, or
+// one that is in no pool, lets none in.
 func (n *Node) Attach(l *transport.Link) (net.Conn, transport.Welcome, error) {
 	h := l.Hello
 	c := &conn{node: n, purpose: transport.ForVerbs, process: h.Process, about: h.Pool, index: h.Node}

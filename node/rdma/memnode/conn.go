@@ -52,6 +52,8 @@ type conn struct {
 	session *session
 	outlet  *outlet
 
+	// in is what was read and is not executed yet. Requests, and blocks of entries, point into it:
+	// none is used any more when batch returns.
 	in      []byte
 	large   *largeBuffer  // that session.out is in; nil: it is the connection's own
 	small   []byte        // the connection's own, while it has a large one
@@ -61,13 +63,16 @@ type conn struct {
 }
 
 // begin makes what the connection executes and writes by. It is of a pool from now on, or of none.
+// It captures nc and raw: block may replace them only before.
 func (c *conn) begin() {
 	c.outlet = &outlet{node: c.node, pool: c.pool, nc: c.nc, raw: c.raw, patience: c.limits().patience}
 	c.session = &session{node: c.node, pool: c.pool, readOnly: c.readOnly, number: c.node.numbers.Add(1),
 		outlet: c.outlet}
 }
 
-// end makes sure that nothing that came over c is executed any more.
+// end makes sure that nothing that came over c is executed any more. The connection is closed
+// first. So the goroutine that serves it wakes up, and finds that ended is set. drain waits for
+// what is being executed.
 func (c *conn) end() {
 	c.raw.Close()
 	c.session.drain(true)
@@ -124,6 +129,8 @@ func (c *conn) serve() error {
 			if err != nil {
 				return err
 			}
+			// A frame that is longer than the buffer is bounded by limits.body, which ParseHeader
+			// has checked.
 			if whole := transport.HeaderBytes + h.Body; whole > len(c.in) {
 				c.in = append(c.in, make([]byte, whole-len(c.in))...)
 			}
@@ -132,7 +139,9 @@ func (c *conn) serve() error {
 }
 
 // consume executes the whole frames at the beginning of p, answers them, and returns how many bytes
-// they were.
+// they were. Answers are sent before more is executed, so that what waits to be sent is bounded. A
+// frame is executed at most once: an error ends the connection, and nothing reads what is left of
+// p.
 func (c *conn) consume(p []byte) (used int, err error) {
 	for {
 		n, err := c.batch(p[used:])
@@ -186,9 +195,12 @@ func (c *conn) batch(p []byte) (used int, err error) {
 		if c.session.ended {
 			return 0, errEnded
 		}
+		// What is stored until memory.end is covered by a fence of the region that begins behind
+		// it: see outlet.vouch.
 		c.pool.memory.begin()
 		defer c.pool.memory.end()
 	}
+	// It is deferred last, and so runs first: before memory.end, and before in is used again.
 	defer c.session.landRest() // while executing is held
 	for c.starved = false; len(p)-used >= transport.HeaderBytes && len(c.session.out) < flushBytes; {
 		h, err := transport.ParseHeader(p[used:], c.limits().body)
@@ -199,6 +211,7 @@ func (c *conn) batch(p []byte) (used int, err error) {
 		if end > len(p) {
 			break
 		}
+		// No large buffer is waited for here, since session.executing is held: consume does.
 		if !c.hasRoom(h, p[used+transport.HeaderBytes:end]) {
 			c.starved = len(c.session.out) == 0
 			break
@@ -212,7 +225,9 @@ func (c *conn) batch(p []byte) (used int, err error) {
 }
 
 // flush sends the answers, once what they tell of is as durable as the node's memory can make it.
-// Those of a node that may not serve any more are not sent: see pool.
+// Those of a node that may not serve any more are not sent: see pool. session.executing is free
+// meanwhile. So a fence may be answered earlier than requests that were executed before it: these
+// have landed, and only their answers are under way.
 func (c *conn) flush() error {
 	c.session.forwardAll()
 	if len(c.session.out) == 0 {
@@ -275,7 +290,8 @@ func (c *conn) handle(h transport.Header, body []byte) error {
 }
 
 // control executes a control message. Connections for it execute no verbs, so that those of others
-// can be waited for here.
+// can be waited for here. A message may be executed twice, when the connection breaks before its
+// answer: see transport.Ask. Each kind does no harm then.
 func (c *conn) control(h transport.Header, body []byte) error {
 	var m control.Message
 	if err := json.Unmarshal(body, &m); err != nil {

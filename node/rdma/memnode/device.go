@@ -13,7 +13,9 @@ import (
 
 // Device is an RNIC in a memory node. It executes verbs on the node's memory past the node's
 // process. The process decides which workers it serves: connections are made, and ended, over this
-// package's protocol. Everything else of a pool is as without a device.
+// package's protocol. Everything else of a pool is as without a device. What a device executes is
+// not answered by the node. So a client of such a pool asks the node by serve frames for how long
+// it serves, and takes nothing for true that completed later.
 type Device interface {
 	// Fabric names the fabric that the device's verbs go over, as Record.Fabric and in addresses.
 	Fabric() string
@@ -91,6 +93,7 @@ type target struct {
 
 // attachment is a worker's connection to the node's memory, or to a ring.
 type attachment struct {
+	// rights are those of the frame by which it was made: detach holds them against the fence.
 	rights transport.Rights
 	conn   DeviceConn
 }
@@ -136,6 +139,8 @@ func (s *session) serveAttach(what int, r *transport.Rights, to target, offer []
 	if what == control.AttachRing+control.AttachAsk {
 		return old.landed()
 	}
+	// The earlier connection has ended before there is another one: none of its verbs lands behind
+	// verbs of the next one.
 	if ok && what != control.AttachAsk {
 		s.part(to, &old)
 	}
@@ -221,7 +226,8 @@ func (a *attachment) landed() ([]byte, error) {
 }
 
 // detach ends the connections to the node's memory and rings of workers that may not post any more.
-// The caller holds c.executing.
+// The caller holds c.executing. A fence of an epoch ends the connections of workers that joined an
+// earlier one. A worker connects again when it has joined.
 func (s *session) detach() {
 	for to, a := range s.attached {
 		if s.ended || s.barred(&a.rights) != transport.StatusOK {
@@ -234,7 +240,11 @@ func (s *session) detach() {
 func (s *session) serves(h transport.Header) {
 	s.out = append(s.out, make([]byte, transport.HeaderBytes)...)
 	from := len(s.out)
+	// The caller counts what is left from before it asked. So it takes the end of the lease for
+	// earlier than it is.
 	left := max(0, s.pool.until.Load()-int64(realtime.Boot()))
+	// It is read before detach, which may see a later one: then the answer names a fence that has
+	// taken effect here.
 	fence := s.pool.fence.Load()
 	s.detach() // a client that learns of the fence may say that what was posted before does not land later
 	s.out = binary.LittleEndian.AppendUint64(s.out, uint64(left))

@@ -10,7 +10,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// barred reports whether a request may not be executed.
+// barred reports whether a request may not be executed. The caller holds session.executing, under
+// which the answer stays true: a fence that comes meanwhile is answered only when the frame is
+// over. So rights are checked once a frame, and no frame is cut in two by a fence. A revocation is
+// told before a stale epoch, since a client that was fenced off must not join the next one.
 func (s *session) barred(r *transport.Rights) transport.Status {
 	p := s.pool
 	switch {
@@ -33,7 +36,9 @@ func (s *session) barred(r *transport.Rights) transport.Status {
 func (s *session) readsOnly(r *transport.Rights) bool { return s.readOnly || r.Client == 0 }
 
 // verbs executes one frame of verbs. A verb that strays takes its client's connection down, as it
-// would a queue pair: nothing that the client sent behind it is executed.
+// would a queue pair: nothing that the client sent behind it is executed. A frame that is barred
+// has had no effect. One that breaks the protocol in its midst ends the connection: its verbs up to
+// there have landed, and are never answered.
 func (s *session) verbs(h transport.Header, p []byte) error {
 	if len(p) < transport.RightsBytes || h.Items < 1 || h.Items > transport.MaxItems {
 		return fmt.Errorf("%d verbs in %d bytes: %w", h.Items, len(p), transport.ErrProtocol)
@@ -108,12 +113,16 @@ func (s *session) tells(q *transport.Request) bool {
 	return !s.readOnly && q.Off >= s.pool.record.Memory-s.pool.record.Telemetry
 }
 
-// execute executes one verb on memory and, when it succeeds, appends its answer.
+// execute executes one verb on memory and, when it succeeds, appends its answer. The copy is no
+// atomic step. It moves aligned words in ascending order, and other connections may see any part of
+// it. Each atomic is one of the processor's.
 func (s *session) execute(q *transport.Request) (st transport.Status) {
 	p := s.locate(q)
 	if p == nil {
 		return transport.StatusAccess
 	}
+	// A page that the file system cannot back faults. What was copied up to there has landed,
+	// though the answer says that the verb failed.
 	if m := s.pool.memory; m.file != nil || m.region != nil {
 		at := len(s.out)
 		defer func() {
@@ -157,7 +166,8 @@ func grow(p []byte, n int) []byte {
 	return p[:len(p)+n]
 }
 
-// locate returns where a verb's memory is mapped; nil: it may not touch it.
+// locate returns where a verb's memory is mapped; nil: it may not touch it. Verb 0 is a breach that
+// the sender found itself: see transport.AppendBreach.
 func (s *session) locate(q *transport.Request) unsafe.Pointer {
 	size := s.pool.registered()
 	if q.Verb == 0 || q.Verb.Atomic() && q.Off%8 != 0 ||
@@ -167,7 +177,8 @@ func (s *session) locate(q *transport.Request) unsafe.Pointer {
 	return unsafe.Add(s.pool.memory.base, q.Off)
 }
 
-// call runs one of the node's procedures.
+// call runs one of the node's procedures. It runs at most once: a call is not sent again, and a
+// client that gets no answer does not know whether it ran.
 func (s *session) call(h transport.Header, p []byte) {
 	r := transport.ParseRights(p)
 	s.credit(&r)
@@ -204,6 +215,8 @@ func (s *session) call(h transport.Header, p []byte) {
 	s.answer(h, transport.StatusOK, 1, from)
 }
 
+// The procedure runs while session.executing is held: a fence waits for it, and behind the fence
+// its compare-and-swap has either happened or never will.
 func (s *session) serveCall(q *rdma.Request) (err error) {
 	if s.node.cfg.Handler == nil {
 		return fmt.Errorf("the node has no procedures: %w", rdma.ErrNotSupported)

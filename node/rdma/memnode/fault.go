@@ -21,7 +21,8 @@ type fault struct {
 	once  sync.Once
 }
 
-// suffer begins or ends a fault.
+// suffer begins or ends a fault. One fault lasts at a time. It ends by its own timer, whatever
+// became of the administrator. A node that is started anew has none.
 func (p *pool) suffer(f *control.Fault) error {
 	if err := p.mayBreak(f); err != nil {
 		return err

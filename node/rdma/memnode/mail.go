@@ -22,14 +22,19 @@ var largeMails sync.Pool // of *largeMail
 
 // mail is what has to be forwarded over a connection.
 type mail struct {
-	mu    sync.Mutex
+	// mu is never held while something is written.
+	mu sync.Mutex
+	// out is appended to under mu: whole frames.
 	out   []byte
 	taken []byte // that is being written, under outlet.writing
+	// spare is the small buffer that is in neither role; nil: there is none.
 	spare []byte
 	waits atomic.Bool // out is not empty
 }
 
-// post adds a frame to the mail, if there is room.
+// post adds a frame to the mail, if there is room. It returns false rather than wait for a peer
+// that takes nothing. A frame always has room when there is no other, so that none is refused for
+// ever.
 func (m *mail) post(h transport.Header, head, rest []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -48,7 +53,8 @@ func (m *mail) post(h transport.Header, head, rest []byte) bool {
 	return true
 }
 
-// enlarge gives the mail memory for all that there may be. The caller holds mu.
+// enlarge gives the mail memory for all that there may be. The caller holds mu. The small buffer is
+// kept as the spare one, unless there is one.
 func (m *mail) enlarge() {
 	l, ok := largeMails.Get().(*largeMail)
 	if !ok {
@@ -61,7 +67,8 @@ func (m *mail) enlarge() {
 	}
 }
 
-// take returns all that there is to write.
+// take returns all that there is to write. The caller holds outlet.writing, and owns it until it
+// calls wrote. It is called again only behind that, so that one buffer at most is taken.
 func (m *mail) take() []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()

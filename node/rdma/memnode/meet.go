@@ -14,7 +14,8 @@ import (
 )
 
 // meet executes a meet frame. The caller holds c.executing: an offer is passed on before a fence
-// that comes behind it.
+// that comes behind it. Answers and goodbyes of a mailbox's process carry no rights. A sender
+// ignores those of an id that it does not know.
 func (s *session) meet(h transport.Header, p []byte) error {
 	le := binary.LittleEndian
 	switch what := h.Items; {
@@ -71,6 +72,7 @@ func (s *session) mayMeet(what int, p []byte) transport.Status {
 	if !s.meets {
 		s.meets = true
 		all.Lock()
+		// It is there until the connection ends: see unlisten.
 		all.senders[s.number] = s.outlet
 		all.Unlock()
 	}
@@ -145,6 +147,7 @@ func (p *pool) part(client rdma.ClientID, life uint64) {
 		c.outlet.forward()
 		asked = append(asked, c)
 	}
+	// They are all asked before one is waited for.
 	until := realtime.Now() + partPatience
 	for _, c := range asked {
 		for pause := 50 * time.Microsecond; c.session.parted.Load() < number &&
@@ -156,6 +159,9 @@ func (p *pool) part(client rdma.ClientID, life uint64) {
 			time.Sleep(pause)
 		}
 	}
+	// A process of which the connection broke without a word still takes messages from its device.
+	// It looks at none that came later than a lease behind the last word of the node: see control's
+	// Control.Hears. The wait makes up for its clock.
 	over := time.Duration(p.parts.broken.Load()) + membership.ExpelWait(p.record.Lease)
 	if wait := over - realtime.Boot(); p.parts.broken.Load() > 0 && wait > 0 {
 		select {

@@ -20,8 +20,10 @@ type memory struct {
 	file   *os.File     // nil: anonymous, or a region's
 	region *pmem.Region // nil: what it holds ends with the process
 	m      []byte       // nil of a region
-	base   unsafe.Pointer
-	size   uint64
+	// base and size do not change. Verbs touch nothing beyond pool.registered of it, which is not
+	// more.
+	base unsafe.Pointer
+	size uint64
 }
 
 // A file has a page in front that says what it is, so that a node takes no file for its own that is
@@ -99,6 +101,7 @@ func openFile(path string) (*os.File, error) {
 // ErrFile is wrapped when a file cannot back a node's memory.
 var ErrFile = errors.New("no memory of a node")
 
+// The lock goes with the descriptor, so that the kernel gives it back when the process dies.
 func claimFile(f *os.File) error {
 	st, err := f.Stat()
 	if err != nil {
@@ -124,7 +127,7 @@ func claimFile(f *os.File) error {
 func leaveFile(f *os.File) error { return errors.Join(f.Truncate(filePage), f.Close()) }
 
 // fault turns a panic into a status when it came from touching the mapping, and goes on panicking
-// otherwise.
+// otherwise. A fault elsewhere is a bug.
 func (m *memory) fault(r any) transport.Status {
 	if e, ok := r.(interface{ Addr() uintptr }); ok && uint64(e.Addr()-uintptr(m.base)) < m.size {
 		return transport.StatusFull
@@ -154,6 +157,8 @@ func (v *view) word(off uint64) *uint64 {
 
 func (v *view) Load(off uint64) uint64 { return memcopy.LoadWord(v.word(off)) }
 
+// With a device it is the device's: a word that its verbs change by atomics must not be changed by
+// the processor's.
 func (v *view) CompareSwap(off, expect, value uint64) uint64 {
 	w := v.word(off)
 	if v.region != nil {
@@ -170,6 +175,8 @@ func (v *view) FetchAdd(off, n uint64) uint64 {
 	return memcopy.FetchAdd(w, n)
 }
 
+// It is called before a block is handed out. So a full file system is an error of the allocation,
+// and not a fault of a verb.
 func (v *view) Commit(off, n uint64) error {
 	if off > v.size || n > v.size-off {
 		return fmt.Errorf("commit %d bytes at %d:%#x: %w", n, v.node, off, rdma.ErrAccess)

@@ -14,7 +14,8 @@ import (
 	"github.com/farkv/farkv/node/version"
 )
 
-// do executes a message of the connection c.
+// do executes a message of the connection c. A peer's connection can ask for a lease and nothing
+// else.
 func (n *Node) do(c *conn, m *control.Message) (r control.Reply, err error) {
 	if c.purpose == transport.ForPeer {
 		if m.Do != control.DoLease {
@@ -60,6 +61,8 @@ func (n *Node) do(c *conn, m *control.Message) (r control.Reply, err error) {
 		}
 		return r, p.suffer(m.Fault)
 	}
+	// A broken node takes part in nothing that it would have to remember. It can still be
+	// inspected.
 	if err := errors.Join(p.reachable(c), n.whyBroken()); err != nil {
 		return r, err
 	}
@@ -112,7 +115,8 @@ func (c *conn) mayAct(n *Node, m *control.Message) error {
 	return nil
 }
 
-// bye lets a process go: its connections end by its own will.
+// bye lets a process go: its connections end by its own will. Its connections are still there. It
+// counts as gone from now on, so that its clients need not wait for a grace.
 func (n *Node) bye(process string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()

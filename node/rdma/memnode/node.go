@@ -65,12 +65,14 @@ type Node struct {
 	incarnation atomic.Uint64
 	file        *os.File
 	stats       counters
-	broken      atomic.Pointer[error] // why what is durable is unknown; nil: it is known
-	stop        chan struct{}
-	group       sync.WaitGroup
-	threads     atomic.Int32                           // of connections that wait in the kernel
-	numbers     atomic.Uint64                          // of connections, so far
-	server      atomic.Pointer[func() *control.Server] // nil: there is none
+	// broken is never reset: see breaks.
+	broken atomic.Pointer[error] // why what is durable is unknown; nil: it is known
+	stop   chan struct{}
+	// group has every goroutine of the node. Close waits for it before the memory is unmapped.
+	group   sync.WaitGroup
+	threads atomic.Int32                           // of connections that wait in the kernel
+	numbers atomic.Uint64                          // of connections, so far
+	server  atomic.Pointer[func() *control.Server] // nil: there is none
 	// holds one while no receiver has heard that the pool may be another
 	changed chan struct{}
 	// The large buffers for answers, of connections with the read token, and of all others.
@@ -79,7 +81,10 @@ type Node struct {
 	// pool is replaced under mu. Goroutines that execute verbs load it without mu.
 	pool atomic.Pointer[pool]
 
-	mu     sync.Mutex
+	// mu is locked before session.executing and pool.mu, and is not held while a socket is read or
+	// written.
+	mu sync.Mutex
+	// memory is replaced under mu when no pool has it: a pool keeps the one that it was made with.
 	memory *memory
 	used   bool // memory held a pool, and was not renewed since
 	conns  map[*conn]struct{}
@@ -87,10 +92,12 @@ type Node struct {
 	barred       []time.Duration
 	mostGreeting int       // see fit
 	greeting     []greeter // that have not said yet what they want, the oldest first
-	processes    map[string]*process
-	draining     bool
-	closed       bool
-	refusedAt    [reasons]time.Duration // when it was logged last that a connection was refused
+	// processes has those that have a connection about the pool, and those that lost the last one
+	// less than a grace ago.
+	processes map[string]*process
+	draining  bool
+	closed    bool
+	refusedAt [reasons]time.Duration // when it was logged last that a connection was refused
 }
 
 // process is one that has, or had a moment ago, connections to the node.
@@ -145,6 +152,7 @@ func listen(c Config) (*Node, error) {
 	if err := n.recall(); err != nil {
 		return nil, errors.Join(err, n.listener.Close(), n.memory.close())
 	}
+	// It is last: all that the node has to remember is there when the first connection comes.
 	n.group.Go(n.accept)
 	return n, nil
 }
@@ -233,7 +241,8 @@ func (n *Node) receive(raw net.Conn) {
 }
 
 // leave forgets a connection. Its process stays known for a moment: it may be about to connect
-// again.
+// again. What came over it has been executed, or never will be, before its process counts as gone:
+// a client is found dead only behind its last verb.
 func (n *Node) leave(c *conn) {
 	c.end()
 	n.mu.Lock()
@@ -261,13 +270,16 @@ func (n *Node) leave(c *conn) {
 	}
 }
 
-// alive reports whether a process is, or may be about to connect again. The caller holds mu.
+// alive reports whether a process is, or may be about to connect again. The caller holds mu. Only
+// all nodes together know that a process is gone: another one may have a connection of it.
 func (n *Node) alive(process string) bool {
 	proc := n.processes[process]
 	return proc != nil && !proc.left && (proc.conns > 0 || realtime.Now()-proc.lost <= n.grace())
 }
 
-// grace is for how long a process counts as alive behind the end of its last connection.
+// grace is for how long a process counts as alive behind the end of its last connection. A process
+// that lost its connections for a shorter time is not taken for dead, though it may be. What that
+// costs is a lease of waiting.
 func (n *Node) grace() time.Duration {
 	if p := n.pool.Load(); p != nil {
 		return p.record.Lease
@@ -328,7 +340,9 @@ func (n *Node) busy() bool {
 	return false
 }
 
-// Close ends the node at once. What its memory held is gone, unless that is a Region.
+// Close ends the node at once. What its memory held is gone, unless that is a Region. Clients find
+// that their connections break: what they had in flight may have landed. A Region is left as a
+// crash leaves it: what was answered is durable.
 func (n *Node) Close() error {
 	n.mu.Lock()
 	if n.closed {

@@ -21,13 +21,18 @@ type outlet struct {
 	raw      net.Conn
 	patience time.Duration // for how long the peer may take nothing
 	mail     mail
-	writing  sync.Mutex    // held to write to the connection
-	writeBy  time.Duration // when the deadline was set
-	slow     atomic.Bool   // it was ended because its peer did not take its answers
+	// writing is locked before mail.mu, and may be held while the peer takes nothing. So a
+	// goroutine that must not wait for the peer only tries to lock it. A goroutine that has
+	// unlocked it looks for mail once more: what came while another one failed to lock it is not
+	// left behind.
+	writing sync.Mutex    // held to write to the connection
+	writeBy time.Duration // when the deadline was set
+	slow    atomic.Bool   // it was ended because its peer did not take its answers
 }
 
 // vouch returns once what the node's memory held when it was called may be told: it is durable, and
-// the node serves.
+// the node serves. The fence comes first. It may take longer than a lease, and what counts is that
+// the node serves behind it.
 func (o *outlet) vouch() error {
 	if err := o.node.fence(); err != nil {
 		return err
@@ -77,6 +82,8 @@ func (o *outlet) forward() {
 			o.forwarded(err)
 			continue
 		}
+		// It keeps writing locked until the rest is written, or the frame would be cut by another
+		// one.
 		o.node.group.Go(func() {
 			_, err := o.carry(rest, true)
 			o.forwarded(err)
@@ -86,7 +93,8 @@ func (o *outlet) forward() {
 	}
 }
 
-// forwarded ends a turn at writing.
+// forwarded ends a turn at writing. An error breaks the connection: what was written of a frame
+// cannot be taken back.
 func (o *outlet) forwarded(err error) {
 	o.writing.Unlock()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
@@ -111,6 +119,8 @@ func (o *outlet) carry(p []byte, wait bool) (rest []byte, err error) {
 		if !o.mail.waits.Load() {
 			return nil, nil
 		}
+		// What is taken is vouched for once, before any of it is written. The rest is written
+		// without another look at the lease, as the rest of a long answer is.
 		p = o.mail.take()
 		if err := o.vouch(); err != nil {
 			return nil, err

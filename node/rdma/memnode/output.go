@@ -39,7 +39,8 @@ type outputs struct {
 	slow  time.Duration // see slowUnderPressure
 	pool  sync.Pool     // of *largeBuffer, so that those that are not needed any more are freed
 
-	mu      sync.Mutex
+	mu sync.Mutex
+	// holders are the connections that have a large buffer. All below is under mu.
 	holders map[*conn]struct{}
 	waiting int
 	timer   *time.Timer // runs endSlow while connections wait
@@ -82,6 +83,8 @@ func (o *outputs) wait(c *conn) error {
 	}
 }
 
+// The caller has a slot. What the connection's own buffer held moves into the large one: nothing
+// else points into either.
 func (o *outputs) give(c *conn) {
 	b, ok := o.pool.Get().(*largeBuffer)
 	if !ok {
@@ -94,7 +97,8 @@ func (o *outputs) give(c *conn) {
 	o.mu.Unlock()
 }
 
-// take takes c's large buffer back. What was in it has been sent.
+// take takes c's large buffer back. What was in it has been sent. The slot is given back last, so
+// that no more buffers are in use than there are slots.
 func (o *outputs) take(c *conn) {
 	o.mu.Lock()
 	delete(o.holders, c)
@@ -120,7 +124,8 @@ func (o *outputs) press(more int) {
 	}
 }
 
-// endSlow ends connections to peers that take no answers while others wait.
+// endSlow ends connections to peers that take no answers while others wait. It ends those that
+// send, and none that executes: only the other end can be slow to take.
 func (o *outputs) endSlow() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// grant gives a peer a lease, unless the peer was expelled.
+// grant gives a peer a lease, unless the peer was expelled. It keeps no note of the lease: the
+// caller of expel waits for the longest that it may be.
 func (p *pool) grant(peer int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -24,7 +25,8 @@ func (p *pool) grant(peer int) error {
 }
 
 // keepLease asks the peers for leases as long as the node has the pool. The caller holds Node.mu,
-// so that the node does not close meanwhile.
+// so that the node does not close meanwhile. Witnesses among the voters grant leases as the others
+// do. A node that is no voter needs a majority of the voters, too.
 func (p *pool) keepLease() {
 	for peer := range p.record.Voters() {
 		if peer != p.record.Index {
@@ -34,7 +36,8 @@ func (p *pool) keepLease() {
 }
 
 // askPeer asks one peer for leases, a few times in each. One that does not answer costs nothing but
-// its voice.
+// its voice. It has one question at a time on its connection. After any failure it makes another
+// connection, so that no late answer is taken for that to a later question.
 func (p *pool) askPeer(peer int) {
 	every, soon := p.record.Lease/5, min(p.record.Lease/5, 25*time.Millisecond)
 	var c net.Conn
@@ -134,7 +137,9 @@ func peerTLS(s *tls.Config) *tls.Config {
 }
 
 // ask asks for one lease. It counts from before the question was sent. A peer that gives none knows
-// that this node was expelled, or has another pool by now.
+// that this node was expelled, or has another pool by now. The time is read, and the round begun,
+// before the question leaves: see ServingLease.Ask. Each question is a round of its own, since the
+// peers are asked by goroutines of their own.
 func (p *pool) ask(c net.Conn, peer int) error {
 	p.mu.Lock()
 	round := p.serving.Ask(realtime.Boot())
@@ -157,9 +162,11 @@ func (p *pool) ask(c net.Conn, peer int) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	// The lease counts from when this round began, however late the answer is read.
 	p.serving.Granted(peer, round)
 	until := p.serving.Until()
 	p.until.Store(int64(until)) // 0 once it was expelled
+	// A majority grants leases, so that the node was not expelled while it was away.
 	if until > 0 {
 		p.returned.Store(false)
 	}

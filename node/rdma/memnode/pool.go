@@ -24,16 +24,28 @@ import (
 // execution. Nodes that gave up on it give it none any more, and the process that expelled it
 // waited for a lease to run out. So an answer of it was true when it was made.
 type pool struct {
-	record   control.Record
-	node     *Node
-	memory   *memory
-	region   Registration // with the nodes' devices; nil for witnesses, and without devices
-	key      uint64
-	readKey  uint64
-	creator  string // the process that is about to make it; "" once it is sealed. Under Node.mu
-	fence    atomic.Uint64
-	revoked  []atomic.Uint64 // the last life of each client that was fenced off
-	until    atomic.Int64    // the node serves; on realtime.Boot
+	// record never changes. record.Index is this node's number in the pool.
+	record control.Record
+	node   *Node
+	memory *memory
+	region Registration // with the nodes' devices; nil for witnesses, and without devices
+	// key and readKey are what requests must name: see session.barred. They are drawn anew each
+	// time that the node has the pool, also when it comes back, and are told in the Welcome of a
+	// connection. So a request that was made for an earlier life of the node is refused. They are
+	// never 0.
+	key     uint64
+	readKey uint64
+	creator string // the process that is about to make it; "" once it is sealed. Under Node.mu
+	// fence is the epoch that was fenced last. It only grows. It is raised before what is being
+	// executed is drained, and is durable before the fence is answered: see fenceOff.
+	fence atomic.Uint64
+	// Lives of an identity only grow, and so does what is here: a later life is not affected by the
+	// revocation of an earlier one.
+	revoked []atomic.Uint64 // the last life of each client that was fenced off
+	// until is ServingLease.Until, so that goroutines that execute verbs need not lock mu. It may
+	// be stale once expelled is set, which is why await looks at expelled first.
+	until atomic.Int64 // the node serves; on realtime.Boot
+	// expelled is never reset: a node that was expelled does not serve this pool again.
 	expelled atomic.Bool
 	gone     chan struct{} // closed when the node gives the pool up, or was expelled
 	once     sync.Once
@@ -44,13 +56,19 @@ type pool struct {
 	noting   sync.Mutex            // held while fences and revocations become durable, in the order in which they grow
 	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
 
-	mu         sync.Mutex // held for moments only: leases wait for nothing else
+	mu sync.Mutex // held for moments only: leases wait for nothing else
+	// serving is under mu. What it promised of other nodes is durable before the promise is
+	// answered.
 	serving    *membership.ServingLease
 	disowners  map[int]bool // peers that grant this node no lease, for good
 	registryMu sync.Mutex   // held while a question to the registry is answered, which may be a long list
-	acceptor   *membership.Acceptor
+	// acceptor is under registryMu. A list is copied under it, and may take long: it is not under
+	// mu, or peers would wait for their leases.
+	acceptor *membership.Acceptor
 }
 
+// newPool returns a pool in which nothing was fenced, revoked or promised. The node holds no lease
+// yet, unless it is the pool's only node.
 func newPool(n *Node, r control.Record, creator string) *pool {
 	p := &pool{
 		boxes:  boxes{at: map[int]*box{}, senders: map[uint64]*outlet{}},
@@ -93,6 +111,11 @@ const awaitLease = 2 * transport.DeadAfter
 
 // await waits until the node may serve. The error wraps rdma.ErrNodeDown when it never will again,
 // or not for so long that the caller has given up: connections that wait take the places of others.
+// It is called twice for each frame: before the frame is executed, while session.executing is free,
+// so that a fence waits for no lease; and before the answer is sent. The second call is what
+// counts. If the node holds a lease then, no Expel of it has returned yet: a majority that promised
+// to grant it none grants it none later, and the process that expels it waits for those that were
+// granted before. So a lease that ran out in between does no harm, if the node has one again.
 func (p *pool) await() error {
 	began := time.Duration(0)
 	for pause := 100 * time.Microsecond; ; pause = min(2*pause, 5*time.Millisecond) {
@@ -117,7 +140,9 @@ func (p *pool) await() error {
 }
 
 // adopt makes the node a part of a pool that is about to be made, with empty memory. It belongs to
-// the maker until it is sealed: when the maker goes before, the node is as it was.
+// the maker until it is sealed: when the maker goes before, the node is as it was. Nothing of it is
+// durable before seal. A node that crashes in between comes back in no pool, and its memory is
+// cleared before the next pool has it.
 func (n *Node) adopt(c *conn, r *control.Record) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -132,6 +157,8 @@ func (n *Node) adopt(c *conn, r *control.Record) error {
 			return fmt.Errorf("the node has pool %s: %w", p.record.ID, rdma.ErrHeld)
 		}
 	}
+	// The maker of the pool that the node has now is gone, or makes another one. renew is for
+	// memory that is not clean yet: an earlier reset could not replace it, or a crash came before.
 	if err := errors.Join(n.reset(), n.renew()); err != nil {
 		return err
 	}
@@ -148,7 +175,10 @@ func (n *Node) adopt(c *conn, r *control.Record) error {
 	return nil
 }
 
-// seal makes the pool one that others may open.
+// seal makes the pool one that others may open. All content was written before the first node is
+// sealed. A maker that crashes between two nodes leaves some that are sealed, which others may
+// open, and some that give the pool up, which count as dead. It may be asked again, when the answer
+// was lost: then there is no creator any more.
 func (n *Node) seal(c *conn, id string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -156,6 +186,8 @@ func (n *Node) seal(c *conn, id string) error {
 	if p == nil || p.record.ID != id || p.creator != c.process && p.creator != "" {
 		return fmt.Errorf("the node is not about to have pool %s: %w", id, rdma.ErrAccess)
 	}
+	// The note comes first: a node that crashes behind it comes back sealed, though it has not
+	// answered.
 	if err := n.note(notePool, p.record); err != nil {
 		return err
 	}
@@ -188,7 +220,8 @@ func (p *pool) unregister() error {
 }
 
 // abandoned waits whether the maker of a pool that is not sealed comes back, and gives the pool up
-// if not.
+// if not. A maker of which the connection broke has time to connect again, and counts as alive
+// meanwhile: see Node.grace.
 func (n *Node) abandoned(p *pool) {
 	n.mu.Lock()
 	soon := !n.alive(p.creator) // it said that it goes
@@ -209,7 +242,9 @@ func (n *Node) abandoned(p *pool) {
 	}
 }
 
-// drop gives the node's pool up. It refuses while others than the caller use it, unless forced.
+// drop gives the node's pool up. It refuses while others than the caller use it, unless forced. It
+// may be asked again: a node that does not have the pool any more has dropped it. A node that
+// crashes before its table is reset comes back in the pool.
 func (n *Node) drop(c *conn, id string, force bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -226,15 +261,21 @@ func (n *Node) drop(c *conn, id string, force bool) error {
 }
 
 // reset empties the node. Nothing that was sent to its pool is executed any more. The caller holds
-// mu.
+// mu. The pool is taken away first, so that no connection is let in for it. Then the connections
+// are ended, which waits for what they execute: only then is the memory's to be cleared. The table
+// forgets the pool before the memory is cleared. A crash between the two leaves a node that is in
+// no pool, and that clears its memory before it has another one.
 func (n *Node) reset() error {
 	p := n.pool.Load()
 	if p == nil {
 		return nil
 	}
+	// Connections that wait for a lease under this pool give up, so that ending them below does not
+	// take long.
 	p.end()
 	n.pool.Store(nil)
 	transport.Wake(n.changed)
+	// Nothing that holds session.executing waits for mu, which is held here.
 	for c := range n.conns {
 		if c.pool == p {
 			c.end()
@@ -271,7 +312,12 @@ func (n *Node) renew() error {
 	return old.close()
 }
 
-// fenceOff drops what was posted in epochs before, and drains what is being executed.
+// fenceOff drops what was posted in epochs before, and drains what is being executed. The order is
+// what makes a fence safe. The epoch is raised first: a session that begins to execute from then on
+// sees it. A session that had begun before is waited for. What it executed under the old epoch has
+// landed when drain returns, and behind that nothing of an older epoch does. The epoch is durable
+// last, before the answer: a node that crashes earlier has not answered the fence, and the master
+// has to fence it again, or to expel it. A fence needs no lease.
 func (p *pool) fenceOff(epoch uint64) error {
 	for old := p.fence.Load(); old < epoch && !p.fence.CompareAndSwap(old, epoch); old = p.fence.Load() {
 	}
@@ -280,7 +326,9 @@ func (p *pool) fenceOff(epoch uint64) error {
 	return p.noteNumber(noteFence, &p.fence)
 }
 
-// revoke drops what a client posts, and drains what is being executed.
+// revoke drops what a client posts, and drains what is being executed. The order is as in fenceOff.
+// A life that was revoked before is drained and noted again: the first call may not have been
+// answered.
 func (p *pool) revoke(c rdma.ClientID, life uint64) error {
 	if c < 1 || int(c) >= len(p.revoked) {
 		return fmt.Errorf("the pool has clients 1 to %d: %w", len(p.revoked)-1, rdma.ErrAccess)
@@ -293,7 +341,8 @@ func (p *pool) revoke(c rdma.ClientID, life uint64) error {
 	return p.noteNumber(noteRevoked+strconv.Itoa(int(c)), r)
 }
 
-// drain returns once all verbs that are being executed are over.
+// drain returns once all verbs that are being executed are over. Connections that are made
+// meanwhile need not be waited for: they see the fence that drain is for.
 func (p *pool) drain() {
 	for _, c := range p.conns() {
 		c.session.drain(false)
@@ -312,7 +361,9 @@ func (p *pool) conns() (all []*conn) {
 }
 
 // expel records that a node is to have no leases any more. A node that is told so of itself serves
-// no client from then on.
+// no client from then on. The promise is made before it is durable, and is durable before it is
+// answered. A crash in between loses the promise, and it does not count, since it was not answered.
+// An order of an epoch that has been fenced past is one of a master that was deposed.
 func (p *pool) expel(epoch uint64, node int) error {
 	if node < 0 || node >= len(p.record.Addresses) {
 		return fmt.Errorf("the pool has %d nodes: %w", len(p.record.Addresses), rdma.ErrAccess)
@@ -329,6 +380,8 @@ func (p *pool) expel(epoch uint64, node int) error {
 	if err := p.node.note(noteExpelled+strconv.Itoa(node), epoch); err != nil {
 		return err
 	}
+	// The answer tells the caller that this node serves no more, so that no lease of it has to be
+	// waited for.
 	if node == p.record.Index {
 		p.retire()
 		p.node.log.Warn("expelled from the pool", "pool", p.record.ID, "epoch", epoch)
@@ -336,7 +389,9 @@ func (p *pool) expel(epoch uint64, node int) error {
 	return nil
 }
 
-// retire ends the service of an expelled node.
+// retire ends the service of an expelled node. The flag comes first: await and admit look at it, so
+// that nothing begins behind it. What is being executed is drained before the caller answers: from
+// then on the node changes nothing.
 func (p *pool) retire() {
 	p.expelled.Store(true)
 	p.until.Store(0)
@@ -346,6 +401,8 @@ func (p *pool) retire() {
 	for _, c := range p.conns() {
 		c.end()
 	}
+	// A node that came back has served no client in this life. One that has served keeps what it
+	// holds until it is started anew or dropped.
 	if p.returned.Load() {
 		p.node.group.Go(p.replace)
 	}

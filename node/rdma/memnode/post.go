@@ -21,12 +21,14 @@ import (
 
 // box is a mailbox, as far as a node has to do with it.
 type box struct {
-	to       *outlet
-	owner    owner
-	number   int
-	id       uint32 // by which its process knows it
-	slots    uint32
-	bytes    int
+	to     *outlet
+	owner  owner
+	number int
+	id     uint32 // by which its process knows it
+	slots  uint32
+	bytes  int
+	// taken and released wrap. Only their difference counts, which is at most slots. taken begins
+	// with the buffers that hold messages of earlier connections.
 	taken    uint32        // buffers, since it was opened; under to.mail.mu
 	released atomic.Uint32 // of these
 }
@@ -68,7 +70,9 @@ func (s *session) listen(h transport.Header, p []byte) error {
 	return nil
 }
 
-// open opens a mailbox. Its worker may have missed an epoch: it only posts in one.
+// open opens a mailbox. Its worker may have missed an epoch: it only posts in one. A mailbox of an
+// earlier life is replaced. One of the same life is not, until the connection that it came by is
+// over: the node ends that before it lets the next one in.
 func (s *session) open(r *transport.Rights, p []byte) transport.Status {
 	le := binary.LittleEndian
 	number, id, slots, bytes, taken := le.Uint32(p), le.Uint32(p[4:]), le.Uint32(p[8:]),
@@ -99,7 +103,8 @@ func (s *session) open(r *transport.Rights, p []byte) transport.Status {
 	return transport.StatusOK
 }
 
-// shut closes a mailbox of the connection. The caller holds c.executing.
+// shut closes a mailbox of the connection. The caller holds c.executing. Another life may have the
+// number by now: that one stays.
 func (s *session) shut(b *box) {
 	delete(s.boxes, b.owner)
 	all := &s.pool.boxes
@@ -111,7 +116,8 @@ func (s *session) shut(b *box) {
 }
 
 // unlisten closes the mailboxes of workers that may not post any more. The caller holds
-// c.executing.
+// c.executing. Mailboxes of workers in older epochs stay open: these receive while they have yet to
+// join.
 func (s *session) unlisten() {
 	if s.ended && s.meets {
 		s.meets = false
@@ -119,6 +125,8 @@ func (s *session) unlisten() {
 		delete(s.pool.boxes.senders, s.number)
 		s.pool.boxes.Unlock()
 	}
+	// The process did not close its mailboxes: from device to device messages may go on for as long
+	// as it takes itself for connected. See pool.part.
 	if s.ended && s.hosts.Swap(false) {
 		s.pool.parts.broken.Store(int64(realtime.Boot()))
 	}
@@ -129,7 +137,8 @@ func (s *session) unlisten() {
 	}
 }
 
-// credit notes how many buffers of its mailbox a worker has released.
+// credit notes how many buffers of its mailbox a worker has released. A frame that is barred brings
+// its number, too: it is about buffers, and not about rights.
 func (s *session) credit(r *transport.Rights) {
 	if len(s.boxes) == 0 {
 		return
@@ -155,6 +164,8 @@ func (s *session) deliver(q *transport.Request, client rdma.ClientID) transport.
 	case n > b.bytes:
 		return transport.StatusMessageSize
 	}
+	// A receiver that is fenced off meanwhile loses the message with its mailbox. So the SEND says
+	// that it was delivered to a buffer, and not that it will be read.
 	if st := b.to.mail.add(b, q, client, n, s.pool.memory); st != transport.StatusOK {
 		return st
 	}
@@ -182,7 +193,9 @@ func (s *session) gathers(q *transport.Request) (n int, ok bool) {
 	return n, true
 }
 
-// add adds a message of n bytes for a mailbox of the mail's connection, if a buffer is free.
+// add adds a message of n bytes for a mailbox of the mail's connection, if a buffer is free. A
+// buffer is taken and the message complete in one step under mu. A crash of the node loses both:
+// its receiver's connection breaks, and with it the count.
 func (m *mail) add(b *box, q *transport.Request, from rdma.ClientID, n int, memory *memory) (st transport.Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -222,7 +235,8 @@ func (m *mail) add(b *box, q *transport.Request, from rdma.ClientID, n int, memo
 	return transport.StatusOK
 }
 
-// forwardAll forwards the mail of the connections that messages were executed for.
+// forwardAll forwards the mail of the connections that messages were executed for. It is called
+// while session.executing is free.
 func (s *session) forwardAll() {
 	for _, to := range s.mailed {
 		to.forward()

@@ -30,7 +30,8 @@ const (
 // least 1,024 clients.
 func TableBytes(memory uint64) uint64 { return min(max(memory/32, 16<<20), 128<<20) &^ 8191 }
 
-// note makes a note durable. A node that cannot is broken.
+// note makes a note durable. A node that cannot is broken. Where the order of the notes of one key
+// matters, its callers hold a lock from before they load the value: see noteNumber and pool.answer.
 func (n *Node) note(key string, v any) error {
 	if n.cfg.Region == nil {
 		return nil
@@ -43,7 +44,8 @@ func (n *Node) note(key string, v any) error {
 }
 
 // breaks has a node serve no request any more when what is durable is unknown: an answer might tell
-// of what a crash undoes.
+// of what a crash undoes. It is never undone: after a failed flush what the medium holds cannot be
+// known. A node that is started again reads what is there.
 func (n *Node) breaks(err error) error {
 	if err == nil {
 		return nil
@@ -62,7 +64,8 @@ func (n *Node) whyBroken() error {
 	return nil
 }
 
-// fence returns when what was executed is durable.
+// fence returns when what was executed is durable. It covers what READs returned, too: a value that
+// another connection wrote may not be durable yet, and must not be told before.
 func (n *Node) fence() error {
 	if n.cfg.Region == nil {
 		return nil
@@ -73,14 +76,18 @@ func (n *Node) fence() error {
 	return n.breaks(n.cfg.Region.Fence())
 }
 
-// noteNumber notes a number that only grows.
+// noteNumber notes a number that only grows. The number is loaded under noting. Of two calls at a
+// time the one that notes last notes the higher number.
 func (p *pool) noteNumber(key string, v *atomic.Uint64) error {
 	p.noting.Lock()
 	defer p.noting.Unlock()
 	return p.node.note(key, v.Load())
 }
 
-// answer answers a question to the registry. What the acceptor promises is durable before.
+// answer answers a question to the registry. What the acceptor promises is durable before. Only a
+// question that may have changed the acceptor's state is noted. A crash before the note loses a
+// promise that was not answered. A note that fails breaks the node, since its acceptor has promised
+// what it would forget.
 func (p *pool) answer(q *membership.Question) (*membership.Answer, error) {
 	p.registryMu.Lock()
 	defer p.registryMu.Unlock()
@@ -114,7 +121,8 @@ func (n *Node) remembers(r *control.Record) error {
 }
 
 // forget makes the node a new one, in one step. What its memory holds is cleared before another
-// pool has it.
+// pool has it. The table is reset and the new incarnation noted by one record. A crash before
+// leaves the node that it was, a crash behind it the new one.
 func (n *Node) forget() error {
 	n.incarnation.Store(newIncarnation())
 	if n.cfg.Region == nil {
@@ -142,7 +150,9 @@ func (p *pool) replace() {
 }
 
 // recall has a node come back as what its region says: the node that it was, or a new one, if it
-// was in no pool, or was expelled.
+// was in no pool, or was expelled. It runs before the node lets a connection in. All that was
+// promised is restored before the first question is answered. Its leases are not: it asks for them
+// anew, and holds verbs back until it has them.
 func (n *Node) recall() error {
 	if n.cfg.Region == nil {
 		return nil
@@ -166,6 +176,8 @@ func (n *Node) recall() error {
 	if err := p.recall(); err != nil {
 		return err
 	}
+	// It has promised to grant itself none: it was told of its expulsion. If it was not told, its
+	// peers refuse it: see disowned.
 	if !p.serving.Grant(r.Index) {
 		n.log.Warn("was expelled from its pool: it is a new node now", "pool", r.ID)
 		return n.forget()
@@ -182,7 +194,8 @@ func (n *Node) recall() error {
 	return nil
 }
 
-// recall restores what the node promised the pool.
+// recall restores what the node promised the pool. A note that cannot be read is an error: without
+// it the node would break a promise.
 func (p *pool) recall() error {
 	t := p.node.cfg.Region.Table()
 	number := func(key string) (v uint64, err error) {

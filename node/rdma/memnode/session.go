@@ -19,19 +19,26 @@ type session struct {
 
 	// executing is held while requests are executed. A goroutine that takes it, and finds ended
 	// true or sets it, knows that no request that came over the connection is executed any more.
+	// Where Node.mu is held as well, that was locked first. While executing is held nothing waits
+	// for a lease or for the other end: a fence waits for executing on every connection.
 	executing sync.Mutex
 	ended     bool
 	// connections of the process's workers to the node's memory and rings, past this one
 	attached map[target]attachment
-	ringed   int                      // of these, to rings
-	boxes    map[owner]*box           // of the process's workers, under executing
-	entries  []entry                  // that have begun, and have no other block in flight; empty between two batches
-	mailed   []*outlet                // those that got messages which have not been forwarded yet
-	meets    bool                     // it has made offers
-	hosts    atomic.Bool              // it has mailboxes to which messages come from device to device
-	parted   atomic.Uint64            // the last fence of which it has ended the connections concerned
-	broken   map[rdma.ClientID]uint64 // lives that strayed: their connection is down
+	ringed   int            // of these, to rings
+	boxes    map[owner]*box // of the process's workers, under executing
+	entries  []entry        // that have begun, and have no other block in flight; empty between two batches
+	mailed   []*outlet      // those that got messages which have not been forwarded yet
+	meets    bool           // it has made offers
+	hosts    atomic.Bool    // it has mailboxes to which messages come from device to device
+	parted   atomic.Uint64  // the last fence of which it has ended the connections concerned
+	// It goes with the connection. The worker itself posts nothing to the node any more, also over
+	// the next one.
+	broken map[rdma.ClientID]uint64 // lives that strayed: their connection is down
 
+	// out begins with whole frames of answers, and ends with the one that is being made. It is the
+	// own buffer of the connection, or a large one: see outputs. Only the goroutine that executes
+	// touches it.
 	out      []byte // answers that are not sent yet
 	view     view
 	request  rdma.Request // that is being executed
@@ -41,6 +48,9 @@ type session struct {
 
 // drain waits until the requests being executed are over, including those that a device executes
 // for workers that may post no more. With end, the connection executes no requests from then on.
+// When it returns, a request that is executed later finds what the caller changed before, such as a
+// fence. Devices are told as well: detach ends their connections, and returns when these land
+// nothing any more.
 func (s *session) drain(end bool) {
 	s.executing.Lock()
 	defer s.executing.Unlock()
