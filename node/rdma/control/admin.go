@@ -50,7 +50,8 @@ func once(ctx context.Context, addr string, s transport.Security, m *Message) (R
 		PID: transport.PID}, m)
 }
 
-// Ask asks a node one thing, on a connection of its own.
+// Ask asks a node one thing, on a connection of its own. It is asked once. The error leaves open
+// whether the node did it.
 func Ask(ctx context.Context, addr string, s transport.Security, h transport.Hello, m *Message) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
@@ -115,6 +116,9 @@ func create(o Options, g Geometry, format func(*Pool) error) (*Pool, error) {
 	return f, nil
 }
 
+// The order is adopt, connect for verbs, format, seal. A crash before the first seal leaves nodes
+// that give the pool up when a lease has passed without this process. No other process can open it
+// before.
 func (p *Pool) make(format func(*Pool) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
 	defer cancel()
@@ -144,7 +148,8 @@ func (p *Pool) make(format func(*Pool) error) error {
 
 func all(int) bool { return true }
 
-// fill writes the first content of a pool that is this process's alone, and lets others open it.
+// fill writes the first content of a pool that is this process's alone, and lets others open it. A
+// crash between two nodes leaves some that are sealed: see memnode's Node.seal.
 func (p *Pool) fill(ctx context.Context, format func(*Pool) error) error {
 	if err := p.ConnectVerbs(ctx); err != nil {
 		return err
@@ -187,6 +192,8 @@ func open(o Options) (*Pool, error) {
 	both.Go(func() { controls = f.reach(h, controlOf, silent) })
 	both.Go(func() { verbs = f.reach(h, verbsOf, silent) })
 	both.Wait()
+	// A majority of voices has to answer now: with fewer, neither could a client claim an identity
+	// nor would a node serve.
 	up := 0
 	m := &Message{Do: DoAttached, Pool: r.ID} // a node that was started anew answers, too, but has no voice any more
 	absent := f.each(func(n int) bool { return n < f.record.Voters() && controls[n] == nil }, transport.DeadAfter,
@@ -303,7 +310,8 @@ func agreed(o Options, infos []NodeInfo, errs []error) (*Record, error) {
 // Remove takes a pool away from its nodes, which run on without one. Unless forced it refuses with
 // rdma.ErrInUse while other processes use it, and with rdma.ErrUnreachable where a node that does
 // not answer may know of some. Nodes that do not answer are named in the error, after the others
-// have let go of it; those that are gone from the view need not answer.
+// have let go of it; those that are gone from the view need not answer. A crash in the midst leaves
+// nodes that have let go, and nodes that have not: it may be called again.
 func Remove(o Options, force bool) error {
 	r, silent, err := RecordOf(o)
 	if err != nil {
@@ -327,7 +335,8 @@ func Remove(o Options, force bool) error {
 	return nil
 }
 
-// unused returns why the pool may not be removed.
+// unused returns why the pool may not be removed. A process that begins to use the pool behind this
+// is not noticed: drop is forced.
 func (ctl *Control) unused() error {
 	users := ctl.attached()
 	if users == nil {

@@ -29,7 +29,9 @@ const TargetBytes = 8
 
 // Attach asks a node for a connection from device to device, and ends the one that the worker had
 // there before: none of the verbs that were posted to it is executed any more. The answer is the
-// node's Registration's. Errors are those of verbs.
+// node's Registration's. Errors are those of verbs. It is executed in the order of the connection
+// to the node, once. When the answer is lost the worker does not know whether there is a
+// connection, and asks for another one, which ends it.
 func (w *Worker) Attach(node int, offer []byte) ([]byte, error) {
 	answer, err := w.attach(node, AttachNew, nil, offer)
 	if err != nil {
@@ -39,7 +41,8 @@ func (w *Worker) Attach(node int, offer []byte) ([]byte, error) {
 }
 
 // MayPost asks a node whether it would execute the worker's verbs: nil, or why not. It wraps
-// rdma.ErrNodeDown when there is no answer in time.
+// rdma.ErrNodeDown when there is no answer in time. The answer was true when the node gave it. A
+// fence may have come since.
 func (w *Worker) MayPost(node int) error {
 	_, err := w.attach(node, AttachAsk, nil, nil)
 	return err
@@ -127,7 +130,8 @@ func (w *Worker) Usable() error {
 func (w *Worker) Epoch() uint64 { return w.joined }
 
 // Reach reports whether the process is connected to a node, by which of its connections, counted
-// from 1, or why it is not.
+// from 1, or why it is not. Connections from device to device end with the one that they were asked
+// for over: another number means that the worker has lost them.
 func (ctl *Control) Reach(node int) (connection uint64, err error) {
 	if err := ctl.Down(node); err != nil {
 		return 0, err

@@ -14,16 +14,20 @@ import (
 )
 
 // called is a two-sided call, or an attach, listen or meet frame, in flight. One that is not
-// answered in time is left to itself.
+// answered in time is left to itself. Until over is set it belongs to the link, and then to its
+// worker, which may use it again. One that the worker does not wait for any more stays the link's,
+// and is not used again: its answer may still come.
 type called struct {
 	waits  *transport.Waiter
 	r      rdma.Request
 	answer []byte // of an attach frame
 	count  rdma.RingCount
 	err    error
-	over   atomic.Bool
+	// over is set behind all that the worker reads once it finds it set.
+	over atomic.Bool
 }
 
+// p is the link's, and is not kept.
 func (c *called) Land(h transport.Header, p []byte) error {
 	if h.Kind != transport.KindCall && h.Kind != transport.KindAttach && h.Kind != transport.KindListen &&
 		h.Kind != transport.KindRing &&
@@ -90,7 +94,8 @@ func (w *Worker) newCall() *called {
 	return c
 }
 
-// Call runs one of the node's procedures.
+// Call runs one of the node's procedures. An error that wraps rdma.ErrTimeout or rdma.ErrNodeDown
+// leaves open whether the procedure ran. It is not called again.
 func (w *Worker) Call(node int, r *rdma.Request, within time.Duration) error {
 	if err := w.call(node, r, within); err != nil {
 		return &rdma.CallError{Node: node, Err: err}

@@ -16,6 +16,7 @@ type closingStore struct {
 	f *nodes
 }
 
+// The store's error stays in it: a Swap of unknown outcome stays one.
 func (s closingStore) judge(err error) error {
 	if err != nil && s.f.closing.Load() {
 		return fmt.Errorf("%w: %w", rdma.ErrClosed, err)

@@ -37,7 +37,8 @@ func (ctl *Control) look() (rdma.View, listing, error) {
 	return v, listing{holders, asked}, nil
 }
 
-// learn notes a view, and which nodes are down.
+// learn notes a view, and which nodes are down. Views may arrive out of order, since several
+// workers read at a time: an older one replaces nothing. What is known of nodes only grows.
 func (ctl *Control) learn(v rdma.View, down []bool) {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
@@ -64,7 +65,9 @@ func (ctl *Control) Down(node int) error {
 	return nil
 }
 
-// View returns the pool's view; while the registry is out of reach, that which was seen last.
+// View returns the pool's view; while the registry is out of reach, that which was seen last. The
+// view that was seen last may be behind. A worker that acts on it finds its verbs refused, if an
+// epoch was fenced since.
 func (ctl *Control) View() rdma.View {
 	v, err := ctl.ReadView()
 	if err == nil {
@@ -126,7 +129,11 @@ func (ctl *Control) serving(node int) bool {
 }
 
 // Fence makes every worker join the epoch before its next verb. Each node that was not expelled has
-// to answer: the error wraps rdma.ErrNodeDown when one does not.
+// to answer: the error wraps rdma.ErrNodeDown when one does not. Each of them may have verbs in its
+// queues that were posted in an earlier epoch, so that a majority is not enough. Witnesses execute
+// none. It may be called again after an error: nodes that have the fence drain once more. A crash
+// in the midst leaves some nodes with the fence: workers find their verbs refused there, and join
+// the epoch, which is in the view before it is fenced.
 func (ctl *Control) Fence(epoch uint64) error {
 	m := &Message{Do: DoFence, Pool: ctl.record.ID, Epoch: epoch}
 	if err := ctl.each(ctl.serving, controlPatience, func(int) *Message { return m }, nil); err != nil {
@@ -135,7 +142,8 @@ func (ctl *Control) Fence(epoch uint64) error {
 	return nil
 }
 
-// Revoke fences a client off.
+// Revoke fences a client off. The holder may change meanwhile: the life that was listed is the one
+// that is fenced off.
 func (ctl *Control) Revoke(c rdma.ClientID) error {
 	if c < 1 || int(c) > ctl.record.Clients {
 		return fmt.Errorf("revoke client %d: pool has clients 1 to %d: %w", c, ctl.record.Clients, rdma.ErrAccess)
@@ -154,7 +162,9 @@ func (ctl *Control) Revoke(c rdma.ClientID) error {
 
 // RevokeLife fences off the holder that Clients described. It marks the holder as fenced on the
 // registry first. So a process that finds the client dead, and the client itself, learn of it even
-// if this process ends before the nodes are told.
+// if this process ends before the nodes are told. A crash behind the mark leaves nodes that still
+// execute its verbs. The identity is not handed out before Forget, and a process that finds the
+// mark may tell the nodes again.
 func (ctl *Control) RevokeLife(c rdma.Client) error {
 	err := ctl.registry.MarkFenced(c)
 	if err == nil {
@@ -178,12 +188,17 @@ func (ctl *Control) Expel(epoch uint64, node int) error {
 	return nil
 }
 
+// The steps are: the mark on the registry; the promises of the nodes, and the node's own word,
+// asked for at the same time; then the wait. A crash behind the mark leaves a node that may still
+// serve processes that have not read the mark: the next master takes all steps again. Promises are
+// never taken back, so that those that were made still hold.
 func (ctl *Control) expel(epoch uint64, node int) error {
 	if err := ctl.registry.SetDown(epoch, node); err != nil {
 		return err
 	}
 	ctl.downs[node].Store(true)
 	m := &Message{Do: DoExpel, Pool: ctl.record.ID, Epoch: epoch, Node: node}
+	// It holds one, so that the goroutine ends when the answer is not waited for any more.
 	itself := make(chan error, 1)
 	if !ctl.tasks.Begin("expel") {
 		return rdma.ErrClosed
@@ -201,6 +216,7 @@ func (ctl *Control) expel(epoch uint64, node int) error {
 			voices++
 		}
 	})
+	// A later epoch was fenced there: this process is not the master any more.
 	if errors.Is(err, rdma.ErrStale) {
 		return err
 	}
@@ -208,6 +224,7 @@ func (ctl *Control) expel(epoch uint64, node int) error {
 		return err
 	}
 	ctl.mu.Lock()
+	// From here on its fences and revocations need no answer of the node.
 	ctl.expelled[node] = true
 	ctl.mu.Unlock()
 	return nil
@@ -215,7 +232,8 @@ func (ctl *Control) expel(epoch uint64, node int) error {
 
 // outlast returns nil when a node that is to be expelled serves no more: because it says so itself,
 // or because its leases are over behind the promise of so many voters. others is why some of those
-// did not promise.
+// did not promise. The wait begins behind the last promise that counts: what a node granted before
+// it promised was asked for earlier still. See package membership.
 func (ctl *Control) outlast(itself <-chan error, voices int, others error) error {
 	var over <-chan time.Time
 	if voices > ctl.record.Voters()/2 {
@@ -291,7 +309,9 @@ func (ctl *Control) living() func(node int) bool {
 }
 
 // MayExpel returns an error wrapping rdma.ErrUnreachable when too few nodes answer this process to
-// expel another one: then it is this process that is cut off, as far as it can tell.
+// expel another one: then it is this process that is cut off, as far as it can tell. It spares a
+// process that is cut off an attempt that would fail behind the mark. It promises nothing: what it
+// finds may be otherwise when the node is expelled.
 func (ctl *Control) MayExpel() error {
 	m, voices := &Message{Do: DoAttached, Pool: ctl.record.ID}, 0
 	err := ctl.each(ctl.living(), transport.DeadAfter/2, func(int) *Message { return m }, func(n int, _ Reply) {
@@ -371,7 +391,8 @@ type attendance struct {
 	names []string
 }
 
-// hear notes which processes a node said to be alive.
+// hear notes which processes a node said to be alive. Answers may arrive out of order: an older one
+// is not taken.
 func (ctl *Control) hear(node int, a attendance) {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
@@ -397,7 +418,9 @@ func (ctl *Control) heardSince(asked time.Duration) map[string]bool {
 }
 
 // Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it
-// is left.
+// is left. Which processes are alive is asked behind the read of the identity's record, whose
+// process was attached before it claimed it. If the record changes meanwhile, the registry reads
+// it, and asks, again.
 func (ctl *Control) Forget(c rdma.Client) error {
 	return ctl.registry.Forget(c, func(h membership.Holder) (bool, error) {
 		names := ctl.attached()

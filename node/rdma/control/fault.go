@@ -62,7 +62,9 @@ func NodesText(all []int) string {
 // Break has a node of a pool suffer a fault, or ends that of the same ID. Errors wrap
 // rdma.ErrAccess for a node or a fault that there cannot be, and without the full token,
 // rdma.ErrHeld while another fault lasts, rdma.ErrNotSupported where the node, or what its verbs go
-// over, does not know such faults, rdma.ErrNodeDown when it does not answer.
+// over, does not know such faults, rdma.ErrNodeDown when it does not answer. It is asked once, over
+// a connection of its own: when the answer is lost the fault may have begun, and ends by its own
+// time.
 func Break(ctx context.Context, o Options, node int, f Fault) error {
 	o.Security.Admin = true
 	r, _, err := RecordOf(o)

@@ -13,7 +13,8 @@ import (
 )
 
 // mailboxes are those of a fabric's workers, by the ids that the nodes know them by: no two
-// mailboxes of a process have the same.
+// mailboxes of a process have the same. A link's lock is taken before theirs, and theirs before a
+// mailbox's.
 type mailboxes struct {
 	sync.RWMutex
 	by   map[uint32]*mailbox
@@ -31,6 +32,8 @@ type mailbox struct {
 	looks int    // how often Next has found nothing since Await was called last
 	late  error  // of Await
 
+	// mu is held for moments only. The goroutine that reads puts into inbox, and only the worker
+	// takes out.
 	mu     sync.Mutex
 	inbox  *rdma.Inbox
 	via    []via // by node
@@ -40,13 +43,18 @@ type mailbox struct {
 // via is a mailbox at one of the nodes. The node counts the buffers there, so that the mailbox has
 // as many for each node; they are made when the first message comes by way of it.
 type via struct {
-	m     *mailbox
+	m *mailbox
+	// It is what makes an opening happen once on a connection, though both openBy and begun ask for
+	// it.
 	times uint64 // which connection of the link it was opened on last
 	heard bool   // there, the node has answered
 	err   error  // why it is not open
 
-	made     bool   // it has buffers
-	held     uint32 // of these, with messages that are not released
+	made bool // it has buffers
+	// held counts messages of earlier connections, too: they are still in the mailbox's buffers.
+	// The node is told of them when the mailbox is opened again.
+	held uint32 // of these, with messages that are not released
+	// released and told wrap, as the node's count does.
 	released uint32 // since it was opened
 	told     uint32 // of these, the node was told of
 }
@@ -109,7 +117,9 @@ func (all *mailboxes) remove(m *mailbox) {
 	delete(all.by, m.id)
 }
 
-// begun opens mailboxes at a node to which a connection was just made.
+// begun opens mailboxes at a node to which a connection was just made. The link holds its lock, and
+// nothing else was sent over the connection: so the mailbox is open at the node before a verb of
+// this process is executed there that could cause an answer.
 func (all *mailboxes) begun(s transport.Sending, node int) {
 	all.RLock()
 	defer all.RUnlock()
@@ -147,6 +157,7 @@ func (m *mailbox) take(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte
 	return nil
 }
 
+// A message that finds no place breaks the connection: the node counts buffers, and is wrong.
 func (m *mailbox) put(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -227,7 +238,8 @@ func (m *mailbox) openBy(node int) error {
 }
 
 // openAt asks a node to open the mailbox, once on each connection. What is held of earlier ones
-// still takes buffers.
+// still takes buffers. The caller holds the link's lock, so that no frame with an earlier count
+// follows.
 func (m *mailbox) openAt(s transport.Sending, node int) {
 	v := &m.via[node]
 	m.mu.Lock()
@@ -235,6 +247,7 @@ func (m *mailbox) openAt(s transport.Sending, node int) {
 	if v.times == s.Times() {
 		return
 	}
+	// The node counts anew from here.
 	v.times, v.heard, v.err, v.released, v.told = s.Times(), false, nil, 0, 0
 	out := s.Out()
 	from := len(*out)
@@ -287,7 +300,8 @@ func (m *mailbox) Next() *rdma.Message {
 }
 
 // Release gives a message's buffer back. Its node is told with the next verbs; or at once, when it
-// may lack half of the buffers for want of word.
+// may lack half of the buffers for want of word. The buffer is free for the inbox at once, and for
+// the node when it is told: until then it refuses rather than overruns.
 func (m *mailbox) Release(msg *rdma.Message) {
 	node := msg.From.Node()
 	m.mu.Lock()
@@ -332,7 +346,8 @@ func (m *mailbox) send(node int) {
 	}
 }
 
-// tell returns how many buffers were released, for a frame that is being sent to a node.
+// tell returns how many buffers were released, for a frame that is being sent to a node. The caller
+// holds the link's lock, so that numbers are sent in the order in which they grow.
 func (m *mailbox) tell(node int) uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -408,7 +423,8 @@ func (m *mailbox) await(until time.Duration) {
 }
 
 // Close drops the messages that are left. Nodes that do not answer in time have their connections
-// broken soon.
+// broken soon. A node that has not answered may still forward messages. They find no mailbox here,
+// and are dropped.
 func (m *mailbox) Close() error {
 	w := m.w
 	if w.box != m {

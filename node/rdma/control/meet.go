@@ -68,7 +68,9 @@ const (
 	PartBytes      = 32
 )
 
-// mail takes what a node says unasked.
+// mail takes what a node says unasked. It is called by the link's reader, in the order in which the
+// node spoke. So an offer that the node passed on before a fence has been met when the fence's part
+// is taken.
 func (p *Pool) mail(node int, h transport.Header, body []byte) error {
 	le := binary.LittleEndian
 	switch what := h.Items; {
@@ -91,6 +93,7 @@ func (p *Pool) mail(node int, h transport.Header, body []byte) error {
 		p.boxes.part(node, rdma.Client{ID: client, Life: life}, func(s *Sender) bool {
 			return s.Epoch < fence || s.Client == client && s.Life <= life
 		})
+		// The node answers the fence when it has heard this.
 		p.tell(node, MeetParted, transport.StatusOK, body[:8])
 	default:
 		return fmt.Errorf("mail for %d with %d bytes: %w", what, len(body), transport.ErrProtocol)
@@ -98,7 +101,9 @@ func (p *Pool) mail(node int, h transport.Header, body []byte) error {
 	return nil
 }
 
-// part has all mailboxes end connections; that of a client that was revoked, all that it has.
+// part has all mailboxes end connections; that of a client that was revoked, all that it has. A
+// mailbox of the client that was revoked gets nothing any more from any sender: its own life is
+// over.
 func (all *mailboxes) part(node int, revoked rdma.Client, gone func(*Sender) bool) {
 	all.RLock()
 	defer all.RUnlock()
@@ -118,6 +123,8 @@ func (p *Pool) offered(node int, h transport.Header, body []byte) error {
 	if !MayUse(int(from), client) {
 		return fmt.Errorf("an offer of mailbox %d of client %d: %w", from, client, transport.ErrProtocol)
 	}
+	// Messages of this sender depend on this connection: when it breaks, the node cannot have this
+	// process part any more.
 	times, err := p.links[node].verbs.Reach()
 	if err != nil {
 		return err

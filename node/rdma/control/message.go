@@ -9,7 +9,8 @@ import (
 )
 
 // Message is what connections for control carry, and reply the answer to it. They are rare, so that
-// they are JSON.
+// they are JSON. Links ask a question again when a connection broke before the answer: see
+// transport.Ask. So a node may execute a message twice.
 type Message struct {
 	Do     string               `json:"do"`
 	Pool   string               `json:"pool,omitempty"`

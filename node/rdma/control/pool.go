@@ -75,7 +75,10 @@ type Pool struct {
 	closed   error
 	onClose  func() // see OnClose
 
-	mu   sync.Mutex
+	// mu is not held while a node or the registry is asked.
+	mu sync.Mutex
+	// owed ends with the process. Other processes find these identities held by a process that is
+	// gone, and recover them.
 	owed []rdma.Client // identities to give back, once the registers are in reach
 }
 
@@ -87,17 +90,21 @@ type Control struct {
 	quorum   *membership.Quorum // nil when another service keeps the registers
 	leaving  atomic.Int32       // identities that are being given back
 
-	mu       sync.Mutex
-	last     rdma.View // that was seen last
-	expelled []bool    // nodes that serve no client any more, for sure
+	mu   sync.Mutex
+	last rdma.View // that was seen last
+	// expelled differs from downs by the time between the mark on the registry and the end of the
+	// node's leases: verbs end at the mark, fences need the node's answer until its end.
+	expelled []bool // nodes that serve no client any more, for sure
 	downs    []atomic.Bool
 	attended []attendance // by node, what it said last of processes
 }
 
 // nodes are this process's connections to the nodes of a pool.
 type nodes struct {
-	name      string
-	record    Record  // that of no node in particular
+	name   string
+	record Record // that of no node in particular
+	// process is drawn anew each time that the pool is opened. Registry and nodes know it by this,
+	// and never by its PID.
 	process   string  // names this process's part among all that ever open the pool
 	links     []links // by node, and then by witness
 	elsewhere bool    // another service than the nodes keeps the registers
@@ -197,6 +204,8 @@ func (n *nodes) reach(h *hurry, which func(links) *transport.Link, silent map[st
 	})
 }
 
+// Each link has a goroutine that keeps it, from here until cut is closed, also when its first call
+// failed.
 func (n *nodes) call(ctx context.Context, which func(links) *transport.Link, silent map[string]error,
 	connected func()) []error {
 	errs := make([]error, len(n.links))
@@ -268,6 +277,8 @@ func (p *Pool) Worker(name string) (*Worker, error) {
 	return w, nil
 }
 
+// A process is connected before it claims. So some node names this process when all are asked,
+// behind the read of an identity's record, which processes are alive.
 func (p *Pool) claim(name string) (*Worker, error) {
 	if p.closing.Load() {
 		return nil, rdma.ErrClosed
@@ -298,6 +309,8 @@ func (p *Pool) Reader(name string) (*Worker, error) {
 // reader is client 0 with a life of its own, so that one that strays takes down no other.
 func (p *Pool) reader() rdma.Client { return rdma.Client{Life: p.readers.Add(1)} }
 
+// The epoch that it joins is read behind its claim. A master that lists the clients before that,
+// and fences a later epoch, has the worker's verbs refused until it joins.
 func (p *Pool) worker(c rdma.Client) (*Worker, error) {
 	v, err := p.ReadView()
 	if err != nil {
@@ -317,7 +330,8 @@ func (p *Pool) ReadOnly() bool {
 }
 
 // release gives an identity back. When the registry is out of reach, the next Open or Close gives
-// it back. No other process could, as long as this one lives.
+// it back. No other process could, as long as this one lives. A crash before leaves the identity
+// with a process that the nodes find gone.
 func (p *Pool) release(c rdma.Client) error {
 	if c.ID == 0 {
 		return nil
@@ -428,6 +442,8 @@ func (p *Pool) Close() error {
 		return fmt.Errorf("close %s: %w", p.name, err)
 	}
 	p.once.Do(func() {
+		// Identities first, while there are connections. The goodbye comes behind them: when the
+		// nodes take the process for gone, what it could give back it has.
 		p.closed = p.giveAllBack()
 		p.bye()
 		p.Disconnect()

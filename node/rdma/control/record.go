@@ -30,16 +30,18 @@ func OnLoopback(addr string) bool {
 	return err == nil && len(ips) > 0 && !slices.ContainsFunc(ips, func(ip net.IP) bool { return !ip.IsLoopback() })
 }
 
-// Record is what every node of a pool knows of it. It never changes.
+// Record is what every node of a pool knows of it. It never changes. It is what a node with a
+// Region has durable of the pool. All nodes have the same, but for Index.
 type Record struct {
-	ID        string        `json:"id"`
-	Index     int           `json:"index"`     // of this node
-	Nodes     int           `json:"nodes"`     // that hold memory; the rest are witnesses
-	Addresses []string      `json:"addresses"` // by node, and then by witness
-	Memory    uint64        `json:"memory"`    // bytes a node, with those of telemetry
-	Telemetry uint64        `json:"telemetry"` // of them, behind the store's
-	Clients   int           `json:"clients"`   // workers at a time
-	Lease     time.Duration `json:"lease"`     // of nodes, and of client processes
+	ID        string   `json:"id"`
+	Index     int      `json:"index"`     // of this node
+	Nodes     int      `json:"nodes"`     // that hold memory; the rest are witnesses
+	Addresses []string `json:"addresses"` // by node, and then by witness
+	Memory    uint64   `json:"memory"`    // bytes a node, with those of telemetry
+	Telemetry uint64   `json:"telemetry"` // of them, behind the store's
+	Clients   int      `json:"clients"`   // workers at a time
+	// Lease is the same at all nodes: an expulsion waits for the longest that a node may hold.
+	Lease time.Duration `json:"lease"` // of nodes, and of client processes
 	// what keeps the registry: "" for the nodes themselves, or an address
 	Registry string `json:"board"`
 	MTU      int    `json:"mtu,omitempty"` // of rings; 0: defaultMTU
@@ -54,7 +56,8 @@ const (
 )
 
 // mostVoters bounds the nodes that take part in decisions, and grant leases: if all did, each node
-// would need a conversation with each.
+// would need a conversation with each. It is a part of the protocol: two processes that differ on
+// it could have majorities with no node in common.
 const mostVoters = 7
 
 // Majority returns how many nodes that have a voice have to live: with fewer no node serves, and

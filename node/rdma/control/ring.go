@@ -53,7 +53,7 @@ func (w *Worker) openRing(o rdma.RingOptions) (*ring, error) {
 // Addr returns where to append to the ring.
 func (r *ring) Addr() rdma.RingAddr { return rdma.RingAt(r.o.Node, r.o.Number) }
 
-// Post adds buffers.
+// Post adds buffers. After an error that wraps rdma.ErrNodeDown the buffers may have been added.
 func (r *ring) Post(buffers ...rdma.Span) error {
 	err := rdma.ErrFull
 	if len(buffers) <= r.o.Buffers {
@@ -118,6 +118,8 @@ func (r *ring) ask(what, n int, buffers []rdma.Span) (count rdma.RingCount, err 
 	if what == RingOpen {
 		r.times = s.Times()
 	}
+	// A ring of an earlier connection has ended there, and a later one of the same number may be
+	// another worker's.
 	if r.times != s.Times() {
 		s.Cancel()
 		return count, fmt.Errorf("the connection broke with which it ended: %w", rdma.ErrClosed)

@@ -19,11 +19,14 @@ type Worker struct {
 	rdma.Base
 	pool     *Pool
 	Identity rdma.Client
-	joined   uint64
-	saw      listing // with that view
-	Lost     []error // by node: it strayed there, and the connection is down
-	Flying   []int   // frames of the fabric's verbs in flight, by node
-	rights   transport.Rights
+	// joined is claimed in each frame. Nodes refuse it once a later epoch is fenced. It only
+	// changes in Join: so verbs that were posted before keep the epoch that they were posted in.
+	joined uint64
+	saw    listing // with that view
+	// Lost is never reset: as a queue pair in error, it ends with the worker.
+	Lost   []error // by node: it strayed there, and the connection is down
+	Flying []int   // frames of the fabric's verbs in flight, by node
+	rights transport.Rights
 
 	Waits   *transport.Waiter
 	sleeper realtime.Sleeper
@@ -104,7 +107,8 @@ func (w *Worker) Join() (rdma.View, error) {
 }
 
 // Close gives the identity back, unless it was fenced off: then what it owned waits for recovery,
-// and Forget. Verbs in flight may land later.
+// and Forget. Verbs in flight may land later. The identity is given back last, behind the mailbox
+// and the rings, which are this life's.
 func (w *Worker) Close() error {
 	if w.closed {
 		return nil
@@ -132,7 +136,8 @@ func Refusal(st transport.Status, node int, c rdma.ClientID, epoch uint64) error
 	return fmt.Errorf("node %d: %w", node, st.Err())
 }
 
-// Claim appends what the worker may do at a node.
+// Claim appends what the worker may do at a node. The caller holds the link's lock, under which the
+// key is that of the connection that will carry the frame.
 func (w *Worker) Claim(out []byte, node int) []byte {
 	r := w.rights
 	r.Key, r.Epoch = w.pool.links[node].verbs.Key.Load(), w.joined
