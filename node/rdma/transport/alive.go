@@ -20,7 +20,8 @@ const (
 
 // watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for
 // which this process itself stood still, since its machine was busy or it was stopped, does not
-// count: what the node said meanwhile is not read yet.
+// count: what the node said meanwhile is not read yet. A node that is given up may live, and go on
+// executing what it has got: only a fence or an expulsion says that it does not.
 func (l *Link) watch(s *stream) {
 	nc := s.nc
 	var p ping

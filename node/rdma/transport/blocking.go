@@ -104,7 +104,8 @@ func (b *Blocking) Write(p []byte) (n int, err error) {
 	return n, nil
 }
 
-// Try writes what the peer's machine takes at once.
+// Try writes what the peer's machine takes at once. The rest is the caller's to write: until then
+// nothing else may be.
 func (b *Blocking) Try(p []byte) (n int, err error) {
 	b.out = p
 	if err := b.raw.Write(b.hurry); err != nil {

@@ -12,7 +12,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Dial makes a connection for one purpose. The context bounds it until the node has let it in.
+// Dial makes a connection for one purpose. The context bounds it until the node has let it in. When
+// it returns an error the node may have let the caller in for a moment: it finds the connection
+// closed.
 func Dial(ctx context.Context, addr string, s Security, h Hello) (net.Conn, Welcome, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "tcp", addr)
@@ -37,6 +39,7 @@ func Dial(ctx context.Context, addr string, s Security, h Hello) (net.Conn, Welc
 		nc = tls.Client(raw, cfg)
 	}
 	w, err := greet(nc, s, h)
+	// The context ended as the node let the caller in: raw is closed by then, or is about to be.
 	if !stop() && err == nil {
 		err = ctx.Err()
 	}

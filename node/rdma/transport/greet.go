@@ -58,7 +58,7 @@ const (
 	ForPeer    Purpose = "peer"    // a node of the pool that asks for leases
 )
 
-// Hello is what a caller wants.
+// Hello is what a caller wants. All of it is covered by Proof.
 type Hello struct {
 	Purpose Purpose `json:"purpose"`
 	Process string  `json:"process"` // its own for each process and node
@@ -108,7 +108,9 @@ func (h Hello) unproved() Hello { h.Proof = nil; return h }
 func (w Welcome) unproved() Welcome { w.Proof = nil; return w }
 
 // greet is the caller's half. It returns what the node answered; errors wrap ErrProtocol, ErrToken,
-// or what the node refused with. The connection's deadline bounds it.
+// or what the node refused with. The connection's deadline bounds it. The caller proves first. It
+// acts on nothing that the node says, a refusal included, before the node has proved that it knows
+// the token.
 func greet(c net.Conn, s Security, h Hello) (Welcome, error) {
 	mine, theirs := NewGreeting(), Greeting{}
 	_, err := c.Write(mine[:])
@@ -160,7 +162,9 @@ func disagreed(err error) error {
 	return err
 }
 
-// Greeted is the node's half up to the caller's hello; answer is how to end it.
+// Greeted is the node's half up to the caller's hello; answer is how to end it. The nonces are
+// fresh at both ends, so that neither a recorded hello nor a recorded welcome is worth anything. A
+// caller that does not know a token gets an answer without a proof.
 func Greeted(c net.Conn, s Security) (h Hello, readOnly bool, answer func(Welcome, Status) error, err error) {
 	theirs, mine := Greeting{}, NewGreeting()
 	if _, err := io.ReadFull(c, theirs[:]); err != nil {
@@ -177,6 +181,7 @@ func Greeted(c net.Conn, s Security) (h Hello, readOnly bool, answer func(Welcom
 	if _, err := ReadMessage(c, KindHello, MaxHello, &h); err != nil {
 		return h, false, nil, err
 	}
+	// A token that is empty is known to all: such a node listens on loopback only.
 	full := hmac.Equal(h.Proof, Prove(s.Token, "caller", &theirs, &mine, h.unproved()))
 	read := hmac.Equal(h.Proof, Prove(s.ReadToken, "caller", &theirs, &mine, h.unproved())) && len(s.ReadToken) > 0
 	token := s.Token

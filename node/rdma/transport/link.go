@@ -63,12 +63,15 @@ type Link struct {
 	fence  atomic.Uint64          // the epoch that was fenced last there, as it said then
 	stream atomic.Pointer[stream] // nil while it is down
 
-	mu         sync.Mutex
-	nc         net.Conn      // nil while it is down
-	why        error         // while it is down
-	since      time.Duration // when it went down, on realtime.Now
-	out        []byte        // to be written
-	spare      []byte
+	mu    sync.Mutex
+	nc    net.Conn      // nil while it is down
+	why   error         // while it is down
+	since time.Duration // when it went down, on realtime.Now
+	// out is what is to be written: whole frames, in the order of queue. The node executes them
+	// in that order, which is what the order of verbs rests on.
+	out   []byte
+	spare []byte
+	// writing is true while one goroutine writes, or is about to: frames never mix on the wire.
 	writing    bool
 	queue      flights // what is in flight, in order
 	bytes      int     // of frames that are not answered
@@ -98,7 +101,9 @@ func NewLink(addr string, s Security, h Hello, stop <-chan struct{}) *Link {
 	}
 }
 
-// Connect makes the connection, once.
+// Connect makes the connection, once. It is called when the connection before has ended: run waits
+// for its reader, and fail has lost all that was in flight. The lock is held until Begun's frames
+// are the first ones.
 func (l *Link) Connect(ctx context.Context) (Welcome, error) {
 	nc, w, err := l.dial(ctx)
 	l.mu.Lock()
@@ -231,7 +236,8 @@ func (l *Link) Suspend(why error) (resume func()) {
 	}
 }
 
-// fail breaks the connection nc, if it is still the link's.
+// fail breaks the connection nc, if it is still the link's. What is lost may have been executed, or
+// never sent: the link cannot tell, and sends none of it again.
 func (l *Link) fail(nc net.Conn, err error) {
 	defer nc.Close() // behind the reason: else the reader gives its own
 	l.mu.Lock()
@@ -359,7 +365,8 @@ func (l *Link) Flush() {
 
 // write writes until nothing is left, or more than most bytes are on their way: then it returns
 // false. It does so, too, when there is another connection: to a node beside that has no lease each
-// takes long, and breaks, and a Post would not end.
+// takes long, and breaks, and a Post would not end. The caller has set writing. It owns the buffer
+// that it took until it holds mu again.
 func (l *Link) write(most int) bool {
 	l.mu.Lock()
 	for nc := l.nc; len(l.out) > 0 && nc != nil && l.nc == nc && l.bytes <= most; {

@@ -59,7 +59,8 @@ func (s *stream) give() {
 }
 
 // pull reads once, by the deadline, and lands the answers that are whole. Each completes the flight
-// that is the oldest.
+// that is the oldest. The caller is the reader. in and what points into it are its own: a flight
+// copies what it keeps.
 func (l *Link) pull(s *stream, until time.Duration) error {
 	if until != s.deadline && (s.deadline == 0 || s.deadline > until || s.deadline <= realtime.Now()) {
 		s.deadline = until
@@ -89,7 +90,8 @@ func (l *Link) pull(s *stream, until time.Duration) error {
 	return nil
 }
 
-// Take lands whole frames that come otherwise than by being read: see Neighbor.
+// Take lands whole frames that come otherwise than by being read: see Neighbor. The node calls it
+// for one connection at a time, which takes the place of the reader.
 func (l *Link) Take(p []byte) (int, error) {
 	l.heard.Store(int64(realtime.Now()))
 	n, _, err := l.landFrames(p)
@@ -116,7 +118,8 @@ func (l *Link) landFrames(p []byte) (used, next int, err error) {
 	return used, 0, nil
 }
 
-// land lands a frame.
+// land lands a frame. Answers come in the order of the requests. One with another tag than the
+// oldest flight's breaks the link.
 func (l *Link) land(h Header, body []byte) error {
 	if h.Kind == KindPing && h.Body == 0 {
 		return nil // it has been heard, out of turn: see memnode's conn.sendKeepalives
@@ -136,7 +139,8 @@ func (l *Link) land(h Header, body []byte) error {
 }
 
 // Await returns when something arrived for w, or at until on realtime.Now; 0: never. It reads,
-// unless another goroutine does.
+// unless another goroutine does. No wake-up is missed: w is among those that wait before it tries
+// to read once more, and a reader that stops rouses one of those that wait.
 func (l *Link) Await(w *Waiter, until time.Duration) {
 	s := l.stream.Load()
 	if s == nil || l.Beside != nil || !s.take() {
@@ -152,6 +156,7 @@ func (l *Link) Await(w *Waiter, until time.Duration) {
 		mine := s.take() // else the reader sees w when it stops
 		if !mine {
 			w.park(until)
+			// It was roused to read, or has word, or it is late.
 			mine = !w.word() && s.take()
 		}
 		s.leave(w)

@@ -20,6 +20,8 @@ type serving struct {
 
 func (serving) Lose(error) {}
 
+// All counts from before the question was sent: the node said how long it serves at some later
+// time, so that it serves for longer. What a link said before it broke stays true.
 func (q serving) Land(h Header, body []byte) error {
 	if h.Kind != KindServe || len(body) != ServedBytes {
 		return fmt.Errorf("frame of kind %d with %d bytes tells how long a node serves: %w",

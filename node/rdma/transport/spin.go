@@ -24,7 +24,7 @@ const (
 // spinner looks for input on a connection without sleeping, as long as that pays. Each vain attempt
 // doubles how many messages are waited for asleep. So it pays while messages follow each other
 // closely, and there is a processor that no other thread needs. Where there is none, the other end
-// does not come to answer in time.
+// does not come to answer in time. Only the reader uses it.
 type spinner struct {
 	raw   syscall.RawConn // nil: it never spins
 	look  func(fd uintptr)

@@ -23,10 +23,12 @@ type Waiter struct {
 	late   realtime.Sleeper // of park; it is left alone while it goes off too early
 	lateAt time.Duration    // when it goes off, on realtime.Now
 
-	mu     sync.Mutex
-	inbox  []Arrival
-	taken  []Arrival // that the worker took from the inbox last; used in turn with it
-	told   bool      // something came since the worker collected last
+	mu    sync.Mutex
+	inbox []Arrival
+	taken []Arrival // that the worker took from the inbox last; used in turn with it
+	// told is reset by Collect under the lock under which it takes the inbox. So what comes later
+	// sets it again, and is not overlooked.
+	told   bool // something came since the worker collected last
 	parked bool
 	ready  bool // roused, and counted in crowd
 	wake   chan struct{}
@@ -37,7 +39,7 @@ func NewWaiter(crowd *atomic.Int32) *Waiter {
 	return &Waiter{crowd: crowd, wake: make(chan struct{}, 1)}
 }
 
-// Arrived leaves a in the inbox.
+// Arrived leaves a in the inbox. a belongs to the worker from then on.
 func (w *Waiter) Arrived(a Arrival) {
 	w.mu.Lock()
 	w.inbox = append(w.inbox, a)
@@ -74,7 +76,7 @@ func (w *Waiter) word() bool {
 }
 
 // park pauses the worker until there is word for it, or it is roused, or until that time; 0: there
-// is none.
+// is none. It may return early, such as by a wake-up that was left over: callers look again.
 func (w *Waiter) park(until time.Duration) {
 	w.mu.Lock()
 	if w.told {
@@ -110,7 +112,8 @@ func (w *Waiter) alarm(until time.Duration) <-chan time.Time {
 	return w.late.C()
 }
 
-// Collect completes what is in the inbox.
+// Collect completes what is in the inbox. Only the worker calls it. Complete runs without the lock,
+// since it may do what takes others.
 func (w *Waiter) Collect() {
 	w.mu.Lock()
 	w.inbox, w.taken = w.taken[:0], w.inbox

@@ -182,7 +182,8 @@ func ParseHeader(p []byte, most int) (Header, error) {
 	return Header{int(n), k, Status(p[5]), int(le.Uint16(p[6:])), le.Uint32(p[8:])}, nil
 }
 
-// Rights are what a request's sender claims.
+// Rights are what a request's sender claims. The node holds them against what was fenced and
+// revoked, under a lock, when it executes the frame, and not when the frame comes in.
 type Rights struct {
 	Key    uint64
 	Client rdma.ClientID
@@ -225,7 +226,7 @@ type Request struct {
 func Pad(n int) int { return (n + 7) &^ 7 }
 
 // AppendVerb appends the part of op that touches n bytes at off; at is where they begin in its
-// buffer.
+// buffer. The bytes are copied: the op's buffer is not needed any more to send it.
 func AppendVerb(p []byte, op *rdma.Op, off uint64, at, n int) []byte {
 	le := binary.LittleEndian
 	p = append(p, byte(op.Verb), 0, 0, 0)
@@ -290,7 +291,8 @@ func (r *Request) Span(i int) (off, n uint64) {
 // because a part of it would be executed.
 func AppendBreach(p []byte) []byte { return append(p, make([]byte, OpBytes)...) }
 
-// ParseVerb reads one verb, and returns what is behind it.
+// ParseVerb reads one verb, and returns what is behind it. It trusts no length: what it returns
+// lies within p.
 func ParseVerb(p []byte) (r Request, rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(p) < OpBytes {
