@@ -26,10 +26,14 @@ type mailbox struct {
 	wake chan struct{}
 	late error // of Await
 
+	// mu is held by a sender while it fills a buffer: when Close has had it, none is being filled.
+	// Behind it nothing is locked.
 	mu     sync.Mutex
 	inbox  *rdma.Inbox
 	closed atomic.Bool
-	came   atomic.Int32 // messages in inbox: the owner looks without mu
+	// came is changed under mu. Only the owner takes messages out, so that what it has counted is
+	// there.
+	came atomic.Int32 // messages in inbox: the owner looks without mu
 }
 
 // Listen opens the worker's mailbox.
@@ -161,6 +165,7 @@ func (e *Endpoint) send(op *rdma.Op) {
 	}
 }
 
+// It runs inside a Post, so that a fence waits for it.
 func (e *Endpoint) deliver(op *rdma.Op) error {
 	to := rdma.BoxAddr(op.Addr)
 	if e.box == nil {

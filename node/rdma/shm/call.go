@@ -20,6 +20,9 @@ func (e *Endpoint) Call(node int, r *rdma.Request, _ time.Duration) error {
 	return nil
 }
 
+// The procedure runs between enter and leave, as verbs do: a fence waits for it. A crash inside
+// leaves what it has done up to there, on which its compare-and-swap decides. It has run when call
+// returns: no answer is lost.
 func (e *Endpoint) call(node int, r *rdma.Request) (err error) {
 	switch {
 	case e.closed || e.fabric.closing.Load():

@@ -53,7 +53,8 @@ func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 }
 
 // claim begins a life in slot c. A crash before the state is set leaves the slot free; one behind
-// it, a dead client.
+// it, a dead client. The lock is taken first, and all below is written under it. The state is last,
+// and begins the life in one store. Name and pid that are there before are of no life.
 func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	ok, err := f.lives.take(c)
 	if !ok || err != nil {
@@ -69,6 +70,7 @@ func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	if turn := atomic.LoadUint64(&s.busy); turn%2 != 0 { // last holder died in a Post: fences would wait for the next
 		atomic.StoreUint64(&s.busy, turn+1)
 	}
+	// It also takes back an order to crash that the last holder did not live to obey.
 	atomic.StoreUint64(&s.pid, uint64(os.Getpid()))
 	atomic.StoreUint64(&s.state, (life(state)+1)<<1|1)
 	return true, nil
@@ -124,7 +126,8 @@ func (f *Fabric) nameless(name string) (_ *Endpoint, err error) {
 }
 
 // leave ends e's life, and its tenure as master. A client that was fenced off stays listed until
-// Forget.
+// Forget. The state is written before the lock is dropped: a process that sees the lock free, and
+// the slot in use, takes the client for dead.
 func (f *Fabric) leave(e *Endpoint) error {
 	if e.id == 0 {
 		return nil
@@ -141,7 +144,9 @@ func (f *Fabric) endLife(e *Endpoint) {
 	}
 }
 
-// Clients lists the identities in use. One that was fenced off counts as dead.
+// Clients lists the identities in use. One that was fenced off counts as dead. Each line is read by
+// itself: the list is no snapshot. A client is dead when its slot is in use and the kernel has
+// dropped its lock, by whatever its process ended.
 func (f *Fabric) Clients() (all []rdma.Client) {
 	defer f.guard(nil)()
 	for i := 1; i <= f.g.Clients; i++ {
@@ -207,6 +212,10 @@ func (f *Fabric) RevokeLife(c rdma.Client) (err error) {
 	return f.revoke(c.ID, c.Life)
 }
 
+// The fence only grows, and is raised first: behind it either the client sees it in enter, or drain
+// sees the client's busy word. A crash in between leaves a client that posts nothing more, and
+// perhaps one Post that is still landing: a process that goes on has to call it again. Rings are
+// ended behind the drain.
 func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
 	s := f.head.slot(c)
 	for old := atomic.LoadUint64(&s.fence); old < life; old = atomic.LoadUint64(&s.fence) {
@@ -219,7 +228,8 @@ func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
 }
 
 // drain waits until the verbs that c is executing are over, or the kernel says that c is gone: it
-// drops a process's locks only when the last of its threads has ended.
+// drops a process's locks only when the last of its threads has ended. It waits for one Post at
+// most: a busy word that has changed is of a later one, which enter has checked against the fence.
 func (f *Fabric) drain(c rdma.ClientID) error {
 	s := f.head.slot(c)
 	turn := atomic.LoadUint64(&s.busy)
@@ -240,7 +250,9 @@ func (f *Fabric) drain(c rdma.ClientID) error {
 }
 
 // Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it
-// is left. No life begins in the slot meanwhile, since that takes the lock that is held here.
+// is left. No life begins in the slot meanwhile, since that takes the lock that is held here. The
+// tenure ends before the state is written: see endTenure. A crash between the two leaves the
+// identity listed, without a tenure.
 func (f *Fabric) Forget(c rdma.Client) (err error) {
 	defer f.guard(&err)()
 	if err := f.g.known(c.ID); err != nil {

@@ -45,6 +45,8 @@ func (f *Fabric) Config() (c rdma.Config, err error) {
 	return f.head.loadConfig(f.g), nil
 }
 
+// It takes no lock. The half that it copies is written to again only when the next version is in
+// place. So the copy is whole if the version is still the same behind it.
 func (h *header) loadConfig(g Geometry) rdma.Config {
 	buf := make([]byte, rdma.MaxConfig)
 	for { // ends: each turn but the last sees two swaps
@@ -77,6 +79,10 @@ func (f *Fabric) SwapConfig(r rdma.Role, version uint64, data []byte) (ok bool, 
 	return ok, nil
 }
 
+// The lock is for two swaps of one tenure, and for one of a tenure that is over: without it that
+// one could write to a half while the next tenure does. The CAS is from the word with tenure and
+// version: a tenure that began since makes it fail. A crash before it leaves the old version, and a
+// half that the next swap writes anew.
 func (f *Fabric) swapConfig(tenure, version uint64, data []byte) (_ bool, err error) {
 	release, err := f.use()
 	if err != nil {
@@ -117,7 +123,8 @@ func (f *Fabric) lockConfig() error {
 	}
 }
 
-// claimConfig has no tenure before that one replace the configuration any more.
+// claimConfig has no tenure before that one replace the configuration any more. It is called before
+// a tenure is told that it has begun: see draw.
 func (h *header) claimConfig(tenure uint64) {
 	for w := h.configWord(); w.tenure() < tenure; w = h.configWord() {
 		atomic.CompareAndSwapUint64(&h.config, uint64(w), tenure<<tenureShift|w.version())

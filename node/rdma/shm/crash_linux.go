@@ -37,6 +37,7 @@ func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 	s := f.head.slot(c.ID)
 	word := atomic.LoadUint64(&s.pid)
 	pid := int(uint32(word))
+	// From here on the process is meant, and not its number.
 	process, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return fmt.Errorf("find process %d: %w", pid, err)

@@ -21,10 +21,13 @@ type Endpoint struct {
 	fabric *Fabric
 	id     rdma.ClientID
 	slot   *slot
-	life   uint64  // which life of the slot this is
-	turn   uint64  // what slot.busy holds between two Posts
-	joined uint64  // epoch
-	lost   []error // by node: why the connection is down
+	life   uint64 // which life of the slot this is
+	// turn is this endpoint's copy of slot.busy, which no other process writes while its holder
+	// lives.
+	turn   uint64 // what slot.busy holds between two Posts
+	joined uint64 // epoch
+	// lost is never reset: as a queue pair in error, it ends with the endpoint.
+	lost []error // by node: why the connection is down
 
 	members []uint64
 	memory  unsafe.Pointer // of node 0
@@ -53,7 +56,10 @@ func (e *Endpoint) Client() rdma.ClientID { return e.id }
 func (e *Endpoint) Life() uint64 { return e.life }
 
 // Post executes the batch. Once the worker is fenced off each op fails with an error wrapping
-// rdma.ErrRevoked, or, until it joins the new view, rdma.ErrStale.
+// rdma.ErrRevoked, or, until it joins the new view, rdma.ErrStale. A batch is executed between
+// enter and leave. A Revoke or a Fence that it has not seen there waits for all of it. A crash in
+// the midst leaves the verbs up to there, in order, and perhaps a part of one; busy stays odd, and
+// says nothing once the kernel has dropped the client's lock.
 func (e *Endpoint) Post(b *rdma.Batch) error {
 	if e.closed || e.fabric.closing.Load() {
 		return fmt.Errorf("post %d verbs: endpoint of client %d: %w", b.Len(), e.id, rdma.ErrClosed)
@@ -90,7 +96,10 @@ func (e *Endpoint) run(b *rdma.Batch, at *int) {
 	*at++
 }
 
-// execute runs the ops of b from *at on; *at is the one that is running.
+// execute runs the ops of b from *at on; *at is the one that is running. Verbs of a batch run in
+// the order in which they were posted, to different nodes, too, which is more than a fabric
+// promises. A WRITE is copied word by word in ascending order, and other processes may see any part
+// of it. What keeps one verb behind another on this processor is memcopy.Settle and memcopy.Next.
 func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 	wrote := false
 	for ; *at < b.Len(); *at++ {
@@ -151,7 +160,8 @@ func (e *Endpoint) runGuarded(b *rdma.Batch, from int) (at int) {
 
 // enter announces that verbs are about to run and reports whether they may. The announcement is
 // sequentially consistent: either Revoke or Fence sees it and waits, or it is seen here that they
-// came first.
+// came first. It needs no lease: memory and processes are of one machine, and a process is gone
+// only when the kernel says so.
 func (e *Endpoint) enter() error {
 	atomic.StoreUint64(&e.slot.busy, e.turn+1)
 	if atomic.LoadUint64(&e.slot.fence) < e.life && atomic.LoadUint64(&e.slot.stale) <= e.joined {
@@ -161,7 +171,8 @@ func (e *Endpoint) enter() error {
 	return e.barred()
 }
 
-// barred says why no verb may run; nil when they may.
+// barred says why no verb may run; nil when they may. A revocation is told before a stale epoch: a
+// client that was fenced off must not join.
 func (e *Endpoint) barred() error {
 	switch {
 	case atomic.LoadUint64(&e.slot.fence) >= e.life:
@@ -172,6 +183,8 @@ func (e *Endpoint) barred() error {
 	return nil
 }
 
+// All that the verbs stored is visible before busy is even again: what drain lets go on behind it
+// sees that.
 func (e *Endpoint) leave() {
 	e.turn += 2
 	memcopy.Release(&e.slot.busy, e.turn)
@@ -247,7 +260,8 @@ func (e *Endpoint) Wait(b *rdma.Batch, _ int, _ time.Duration) error {
 }
 
 // Close gives the identity back, unless it was fenced off: then what it owned waits for recovery,
-// and Forget.
+// and Forget. Rings end first, then the life, and then this use of the mapping: what others may
+// still write to stays mapped.
 func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil

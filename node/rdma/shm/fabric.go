@@ -42,6 +42,7 @@ type Fabric struct {
 	boxes boxes
 	rings rings
 
+	// mu is locked before any lock of lives.
 	mu     sync.Mutex
 	users  int  // endpoints, and 1 for the fabric until it is closed: the last one unmaps
 	closed bool // all tasks have ended
@@ -62,7 +63,8 @@ var (
 	_ rdma.Hoster         = (*Fabric)(nil)
 )
 
-// lives knows which clients are alive.
+// lives knows which clients are alive. Identity 0 is no client's: it is the lock of the
+// configuration.
 type lives interface {
 	take(c rdma.ClientID) (bool, error) // begin c's life; false: another worker has it
 	drop(c rdma.ClientID) error         // end it
@@ -111,7 +113,10 @@ func (f *Fabric) Commit(node int, off, n uint64) error {
 }
 
 // KillNode marks a node dead for every process: each verb posted to it from now on ends with
-// rdma.ErrNodeDown. When it returns nil, the verbs that were being executed are over, too.
+// rdma.ErrNodeDown. When it returns nil, the verbs that were being executed are over, too. The mark
+// comes first, and each op of a Post looks at it. A Post that had looked before is waited for: its
+// verbs at the node may still land. The mark is never taken back. A crash between the two leaves a
+// node that is marked, and verbs that end by themselves.
 func (f *Fabric) KillNode(node int) (err error) {
 	if uint(node) >= uint(f.g.Nodes) {
 		return fmt.Errorf("kill node %d: pool has %d nodes: %w", node, f.g.Nodes, rdma.ErrAccess)

@@ -114,7 +114,8 @@ func provide(file *os.File, g Geometry) error {
 }
 
 // publish formats the pool and gives its file a name. A file that was not linked ends with its last
-// descriptor.
+// descriptor. The name is the last step, and fails when another pool has got it since. Before it no
+// other process can open the file.
 func publish(f *Fabric, file *os.File, name string, format func(*Fabric) error) error {
 	if format != nil {
 		if err := format(f); err != nil {
@@ -135,7 +136,8 @@ func publish(f *Fabric, file *os.File, name string, format func(*Fabric) error) 
 // of the same file whatever its path now means.
 func descriptor(f *os.File) string { return fmt.Sprintf("/proc/self/fd/%d", f.Fd()) }
 
-// attach maps file, which it owns from here on.
+// attach maps file, which it owns from here on. The second description is for looking at locks: see
+// fileLives.
 func attach(name string, file *os.File, g Geometry, h rdma.Handler, o options) (*Fabric, error) {
 	probe, err := os.OpenFile(descriptor(file), os.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -260,6 +262,7 @@ func Remove(name string, force bool, all ...Option) error {
 	return nil
 }
 
+// Clients that have the pool open go on with it: what they have is the memory, and not the name.
 func remove(name string, force bool, o options) error {
 	file, err := openFile(name, o)
 	if err != nil {
@@ -280,6 +283,7 @@ func remove(name string, force bool, o options) error {
 			return ErrInUse
 		}
 	}
+	// Between here and the removal the name may still come to mean another pool.
 	if err := same(file, name); err != nil {
 		return err
 	}
@@ -347,7 +351,8 @@ const (
 	retries = 1000     // signals that one stretch may suffer
 )
 
-// allocate reserves real memory for n bytes at off; what is there keeps its content.
+// allocate reserves real memory for n bytes at off; what is there keeps its content. It is called
+// before memory is handed out, so that a full file system is an error, and not a signal.
 func allocate(file *os.File, off, n uint64) error {
 	for end := off + n; off < end; off += stretch {
 		err := error(unix.EINTR)

@@ -44,7 +44,8 @@ type header struct {
 	_              [128]uint64
 }
 
-// slot is one client's line. Its own cache line, since busy changes twice a Post.
+// slot is one client's line. Its own cache line, since busy changes twice a Post. state, busy and
+// name are written only under the slot's lock. Any process raises fence and stale, which only grow.
 type slot struct {
 	state uint64   // its holder's life, counted from 1, times 2; and 1 until that life is closed or forgotten
 	busy  uint64   // odd while its holder executes verbs, and one more at each begin and end

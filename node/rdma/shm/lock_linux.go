@@ -54,6 +54,7 @@ func rangeLocked(f *os.File, off, n int64) (bool, error) {
 	return l.Type != unix.F_UNLCK, nil
 }
 
+// Locks of one description never conflict, so that own keeps apart the workers of this process.
 func (l *fileLives) take(c rdma.ClientID) (bool, error) {
 	if ok, _ := l.own.take(c); !ok {
 		return false, nil
@@ -73,6 +74,7 @@ func (l *fileLives) drop(c rdma.ClientID) error {
 	return err
 }
 
+// It looks through the other description, which sees locks of this process's own workers, too.
 func (l *fileLives) held(c rdma.ClientID) (bool, error) {
 	return rangeLocked(l.probe, slotOffset(c), 1)
 }

@@ -39,7 +39,8 @@ func (f *Fabric) Master() (r rdma.Role, left time.Duration, ok bool) {
 // TryMaster makes owner the pool's master for the given time when there is none. False: another
 // client is master, and the role names it and the time until when it is. A crash between fencing
 // off the last master and the CAS leaves that master's word, and the next candidate fences it off
-// again.
+// again. The CAS decides between candidates. The last master is fenced off before it, so that no
+// two are at work.
 func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (_ rdma.Role, _ bool, err error) {
 	defer f.guard(&err)()
 	if err := f.g.lease(owner, lease); err != nil {
@@ -98,7 +99,9 @@ func (f *Fabric) draw(r rdma.Role) (rdma.Role, bool) {
 	return r, true
 }
 
-// Renew prolongs a tenure; false: it is over, and another client may be master.
+// Renew prolongs a tenure; false: it is over, and another client may be master. The CAS is from the
+// word of this tenure, with its end: an owner that stalled behind the end, and was succeeded, finds
+// another word. An owner of which the time is over does not try.
 func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (_ rdma.Role, _ bool, err error) {
 	defer f.guard(&err)()
 	if err := f.g.lease(r.Owner, lease); err != nil {

@@ -28,8 +28,11 @@ type ring struct {
 	e    *Endpoint
 	addr rdma.RingAddr
 
-	mu     sync.Mutex
-	queue  *rdma.RingQueue
+	mu sync.Mutex
+	// queue counts a place as in flight from Place to Landed. Blocks are copied without mu, so that
+	// one that takes long holds up no other.
+	queue *rdma.RingQueue
+	// closed is set under mu before Flying is read: so no place is given out behind.
 	closed bool
 }
 
@@ -112,7 +115,8 @@ func (r *ring) Close() error {
 	return nil
 }
 
-// endRings ends the rings of a client that leaves or is fenced off.
+// endRings ends the rings of a client that leaves or is fenced off. A sender of which the block is
+// landing is in a Post of its own, and does not wait for this.
 func (f *Fabric) endRings(c rdma.ClientID, life uint64) (err error) {
 	var own []*ring
 	f.rings.RLock()
@@ -154,7 +158,8 @@ func (e *Endpoint) appends(op *rdma.Op) {
 
 // land copies an entry to its places, a block at a time. Between two blocks it gives way to other
 // senders at random, so that blocks come to lie apart here, too, where each copy takes no time to
-// speak of.
+// speak of. The sender's Post is announced, so that fencing the sender off waits for its blocks. An
+// entry of which a later block finds no place has left the earlier ones.
 func (e *Endpoint) land(op *rdma.Op) error {
 	if n := len(op.Buf); n < 1 || n > rdma.MaxMessage {
 		return rdma.ErrMessageSize

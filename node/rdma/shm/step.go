@@ -21,7 +21,8 @@ func stepOrder(step rdma.Step) uint32 {
 }
 
 // crashAt ends the process of a client that was ordered to crash at a step, which it is about to
-// post. Its caller guards it.
+// post. Its caller guards it. It is called before enter: the batch has no effect, and the busy word
+// is even.
 func (e *Endpoint) crashAt(step rdma.Step) {
 	if step == "" || !e.fabric.faults || e.fabric.shared {
 		return

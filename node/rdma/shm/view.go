@@ -164,7 +164,9 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool
 
 // Fence makes every worker join the epoch before its next verb. Like Revoke it waits for verbs
 // being executed, and a process that was stopped in the midst of a Post keeps it from returning
-// nil: after 10 s the error wraps rdma.ErrTimeout.
+// nil: after 10 s the error wraps rdma.ErrTimeout. All words are raised before one client is waited
+// for: a client that has entered since has seen its word. A crash in between leaves clients with
+// the fence and clients without: the next master fences the epoch again.
 func (f *Fabric) Fence(epoch uint64) (err error) {
 	defer f.guard(&err)()
 	for c := rdma.ClientID(1); int(c) <= f.g.Clients; c++ {
@@ -193,7 +195,8 @@ func (f *Fabric) Expel(epoch uint64, node int) (err error) {
 	return f.KillNode(node)
 }
 
-// Join makes the worker a member of the current view.
+// Join makes the worker a member of the current view. The view is read before the fence is looked
+// at. So a client that was fenced off before the epoch began finds that.
 func (e *Endpoint) Join() (_ rdma.View, err error) {
 	defer e.fabric.guard(&err)()
 	if e.closed || e.fabric.closing.Load() {

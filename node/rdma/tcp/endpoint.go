@@ -32,7 +32,10 @@ var (
 	_ rdma.ClientLister = (*Endpoint)(nil)
 )
 
-// sent is one frame of verbs in flight: ops of one batch, or a part of a long one.
+// sent is one frame of verbs in flight: ops of one batch, or a part of a long one. It belongs to
+// the worker until the link has taken it, to the link's reader until it is in the inbox, and to the
+// worker again from then on. A frame is sent once: one that is lost may have been executed, in part
+// or whole.
 type sent struct {
 	ep    *Endpoint
 	batch *rdma.Batch
@@ -42,11 +45,14 @@ type sent struct {
 	off   int
 	n     int
 	left  *int // parts of the op that are not answered, shared by them
+	// epoch is the one that the frame names, for errors: the worker may have joined another one
+	// since.
 	epoch uint64
 	lost  error
 }
 
-// Post sends the batch to its nodes.
+// Post sends the batch to its nodes. All frames are appended to their links before one is written,
+// so that the nodes are busy at the same time, and workers that post meanwhile share the write.
 func (e *Endpoint) Post(b *rdma.Batch) error {
 	if err := e.Usable(); err != nil {
 		return fmt.Errorf("post %d verbs: %w", b.Len(), err)
@@ -80,7 +86,9 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 	return nil
 }
 
-// send sends the ops of b that go to one node, the first of which is number first.
+// send sends the ops of b that go to one node, the first of which is number first. A failure here
+// is before anything was sent: the verbs certainly have no effect. The link's lock is held over all
+// frames of the batch for that node, so that no other worker's comes between them.
 func (e *Endpoint) send(b *rdma.Batch, node, first int) {
 	l := e.Link(node)
 	err := cmp.Or(e.Lost[node], e.fabric.Down(node))
@@ -115,7 +123,8 @@ func (e *Endpoint) spare() *sent {
 	return s
 }
 
-// Land takes the answer to a frame.
+// Land takes the answer to a frame. It runs in the goroutine that reads, which may be another
+// worker's. It writes to the batch's buffers and results, and completes nothing.
 func (s *sent) Land(h transport.Header, p []byte) error {
 	if h.Kind != transport.KindVerbs {
 		return fmt.Errorf("frame of kind %d answers verbs: %w", h.Kind, transport.ErrProtocol)
@@ -182,7 +191,9 @@ func (s *sent) Lose(err error) {
 	s.ep.Waits.Arrived(s)
 }
 
-// Complete completes the ops of a frame that was answered, or will never be.
+// Complete completes the ops of a frame that was answered, or will never be. It runs in the worker.
+// A verb that strayed takes down the worker's connection to that node for good, as one in error
+// would be: what it posts there later fails at once.
 func (s *sent) Complete() {
 	e, b := s.ep, s.batch
 	for _, i := range s.ops {
@@ -194,6 +205,8 @@ func (s *sent) Complete() {
 			!errors.Is(op.Err, rdma.ErrRevoked) {
 			e.Lost[s.node] = fmt.Errorf("connection to node %d is down since %w", s.node, op.Err)
 		}
+		// The op completes when no part of it is in flight any more: its buffer may be used again
+		// then.
 		if s.part {
 			if *s.left--; *s.left > 0 {
 				continue

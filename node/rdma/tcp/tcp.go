@@ -58,7 +58,8 @@ func Create(o control.Options, g control.Geometry, format func(*Fabric) error) (
 	return newFabric(p), nil
 }
 
-// holds reports whether op touches nothing but registered memory.
+// holds reports whether op touches nothing but registered memory. It only saves asking: the node
+// checks each verb itself, and refuses what this lets through.
 func (f *Fabric) holds(op *rdma.Op) bool {
 	off, n := op.Addr.Offset(), uint64(op.Len())
 	return op.Verb >= rdma.Read && op.Verb <= rdma.FetchAdd && !(op.Verb.Atomic() && off%8 != 0) &&

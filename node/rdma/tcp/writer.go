@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// writer writes ops into frames.
+// writer writes ops into frames. It holds the link's lock, and lives as long as one call of
+// Endpoint.send.
 type writer struct {
 	e           *Endpoint
 	s           transport.Sending
@@ -19,6 +20,8 @@ type writer struct {
 	read, wrote int
 }
 
+// A verb that strays is sent as a breach, in its place among the others. So the node refuses what
+// comes behind it, as it does for a verb that it finds to stray itself.
 func (w *writer) add(i int) {
 	op := w.b.Op(i)
 	switch op.Verb {
@@ -91,7 +94,9 @@ func need(v rdma.Verb, n int) (read, wrote int) {
 	return 0, 0
 }
 
-// parts sends a long op in parts. It may tear anywhere, so that this needs no care.
+// parts sends a long op in parts. It may tear anywhere, so that this needs no care. Each part is a
+// frame of its own. Parts are executed in order, and other connections' verbs may come between
+// them.
 func (w *writer) parts(i int, op *rdma.Op, n int) {
 	w.finish()
 	left := new(int)
@@ -123,6 +128,7 @@ func (w *writer) open(read, wrote int) {
 	*w.out = w.e.Claim(append(*w.out, make([]byte, transport.HeaderBytes)...), w.node)
 }
 
+// From here on the frame is the link's.
 func (w *writer) finish() {
 	if w.frame == nil {
 		return
