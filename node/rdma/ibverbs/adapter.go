@@ -98,7 +98,8 @@ type receives interface {
 	close() error
 }
 
-// pair is one end of a reliable connection.
+// pair is one end of a reliable connection. Requests posted to it are executed in order, but that a
+// READ or an atomic may be passed by later ones without a fence. Messages arrive in order.
 type pair interface {
 	// card says what the other end has to know.
 	card() card

@@ -91,7 +91,9 @@ func (p *peer) appendRequest(f *flight, q *request) bool {
 	return true
 }
 
-// join connects the worker to a stream of a ring.
+// join connects the worker to a stream of a ring. The queue pair is used for one stream. Its READ
+// at the end of an entry goes the same way as the blocks, and is executed behind them: what it
+// relies on is the order within one queue pair.
 func (e *Endpoint) join(p *peer) error {
 	connection, err := e.fabric.Reach(p.node)
 	if err != nil {

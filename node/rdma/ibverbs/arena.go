@@ -89,7 +89,8 @@ func (m *arena) stage(n int) (stage, error) {
 	return stage{p, mem, class}, nil
 }
 
-// give gives a stage back. What a worker had in flight at its most stays registered.
+// give gives a stage back. What a worker had in flight at its most stays registered. Its request is
+// over: no device reads or writes it.
 func (m *arena) give(s stage) {
 	if s.p != nil {
 		free := &m.stages[s.class-smallStage]

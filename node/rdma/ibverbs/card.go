@@ -7,7 +7,8 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// card is what one end of a connection tells the other.
+// card is what one end of a connection tells the other. Each end draws its psn for each connection,
+// so that packets of an earlier one are not taken for those of this.
 type card struct {
 	qpn, psn uint32
 	lid      uint16   // InfiniBand's address within its subnet; 0 on Ethernet

@@ -128,7 +128,8 @@ func (e *Endpoint) lookAll(now time.Duration) (meets bool) {
 	return meets
 }
 
-// landed takes one completion.
+// landed takes one completion. An error ends the queue pair, as the device does: what is behind it
+// was flushed.
 func (e *Endpoint) landed(c completion) {
 	p := e.peer(int(c.id >> 48))
 	seq := uint32(c.id)
@@ -136,6 +137,7 @@ func (e *Endpoint) landed(c completion) {
 		return // of a queue pair that was dropped, and what it carried with it
 	}
 	if c.status == statusSuccess {
+		// Those in front of it are over as well.
 		p.ripe = seq + 1
 		return
 	}
@@ -184,7 +186,9 @@ func (e *Endpoint) mayPost(p *peer) error {
 }
 
 // settle takes what is over, if the node is known to have served when it was. Now is the time on
-// realtime.Boot, read behind the completion.
+// realtime.Boot, read behind the completion. The time is read behind the completion: a node that
+// serves then was not expelled before, when the verb was executed. What is not taken yet stays
+// ripe, until the node says again that it serves, or the connection breaks.
 func (e *Endpoint) settle(p *peer, now time.Duration) {
 	if p.ripe == p.head {
 		return
@@ -225,7 +229,9 @@ const mostGuesses = 1 << 16
 
 // guessed reports whether a masked compare and swap has to be tried again: the word differs from
 // the guess, but only in bits that are not compared. The word is known now, and the next try
-// succeeds unless the word is changed again meanwhile.
+// succeeds unless the word is changed again meanwhile. Between two tries other workers' verbs may
+// come. A try that fails changed nothing, so that the whole is one atomic: the try that succeeds,
+// or the one that found other compared bits.
 func (p *peer) guessed(f *flight, op *rdma.Op) bool {
 	if op.Result == f.guess || (op.Result^op.Expect)&op.CompareMask != 0 {
 		return false

@@ -17,8 +17,9 @@ type Endpoint struct {
 	*control.Worker
 	fabric *Fabric
 	bytes  uint64 // that each node has, behind the store's memory, too
-	cq     completions
-	mem    arena
+	// cq has the completions of all queue pairs of the worker. Only the worker polls it.
+	cq  completions
+	mem arena
 	paths
 	rings rdma.RingPromises
 	box   *mailbox // nil: it has none
@@ -74,27 +75,36 @@ func (t target) String() string {
 //
 // What was posted is in the ring, in order: the work requests numbered from head up to tail. Those
 // below ripe are over, and succeeded; they are taken once the node is known to have served. What
-// waits comes behind them.
+// waits comes behind them. All numbers wrap, and only their differences count: head, ripe and tail
+// are in this order, and no more than the ring's length apart.
 type peer struct {
-	node       int
-	index      int  // of all ways
-	qp         pair // nil: there is none
-	times      uint16
-	base       uint64 // of the node's memory, at its device
-	key        uint32
+	node  int
+	index int  // of all ways
+	qp    pair // nil: there is none
+	// times is in the id of each work request. A completion with another one is of a queue pair
+	// that was dropped, and means nothing.
+	times uint16
+	base  uint64 // of the node's memory, at its device
+	key   uint32
+	// It is read before the node is asked for its end. So a connection that breaks meanwhile is
+	// noticed: the node has ended what was made over it.
 	connection uint64 // of the process, that the queue pair belongs to, or the last one did; 0: there was none
-	epoch      uint64
-	lost       error // the worker strayed there: the connection is down for good
+	// epoch is the one that the worker had joined when the queue pair was made. The node ends the
+	// other end once a later one is fenced.
+	epoch uint64
+	lost  error // the worker strayed there: the connection is down for good
 
 	ring             []flight
 	head, ripe, tail uint32
 	waiting          []flight
-	next             int     // of waiting, the first that does wait
-	pushed           uint32  // work requests that were ever to be posted
-	masked           int     // masked compare and swaps that are being made of plain ones
-	words            []byte  // the word before an atomic, by its place in the ring
-	wordsMem         memory  // words' registration; nil: not yet
-	slow             slowing // since when nothing has come
+	next             int    // of waiting, the first that does wait
+	pushed           uint32 // work requests that were ever to be posted
+	// While it is not 0 no fence is passed: the device's own fence covers one plain compare and
+	// swap, and not the ones that may have to follow.
+	masked   int     // masked compare and swaps that are being made of plain ones
+	words    []byte  // the word before an atomic, by its place in the ring
+	wordsMem memory  // words' registration; nil: not yet
+	slow     slowing // since when nothing has come
 
 	entries uint32 // APPENDs that were ever posted to the node's rings
 
@@ -104,12 +114,15 @@ type peer struct {
 	sent    uint64           // SENDs to a ring over this queue pair
 	known   bool             // what was in flight, and is not over, has not arrived for sure
 	meeting *control.Meeting // nil: it has not been asked for a connection
-	offered pair             // that is to be connected
-	begin   uint32           // of the ring, over this queue pair
-	most    int              // bytes of a message
+	// offered is this end of a connection that the mailbox's process has not answered yet. Nothing
+	// is posted to it.
+	offered pair   // that is to be connected
+	begin   uint32 // of the ring, over this queue pair
+	most    int    // bytes of a message
 }
 
-// flight is one work request.
+// flight is one work request. From push until over it holds its op's bytes: neither the batch nor
+// the stage is used for anything else before. over is called once.
 type flight struct {
 	batch *rdma.Batch
 	op    int32
@@ -149,6 +162,9 @@ func newEndpoint(f *Fabric, ep *control.Worker) (*Endpoint, error) {
 }
 
 // attach connects the worker to a node, unless it is. What it returns is why the node's verbs fail.
+// The node makes its end, and this end is connected to it, in that order: nothing can be posted
+// before both are there. A crash in between leaves a queue pair at the node on which nothing comes.
+// It goes with the process's connection, or is replaced when the worker asks again.
 func (e *Endpoint) attach(p *peer) error {
 	if p.lost != nil {
 		return p.lost
@@ -207,7 +223,10 @@ func (e *Endpoint) meet(node int, qp pair) (card, error) {
 	return remote, nil
 }
 
-// check drops the queue pair if it is known to be of no use any more.
+// check drops the queue pair if it is known to be of no use any more. A node that lets another
+// connection in has ended what was made over the last one, and one that names a fence has ended
+// what was made in earlier epochs: what is in flight has landed, or never will. While there is no
+// connection it may land yet.
 func (e *Endpoint) check(p *peer) {
 	if p.qp == nil && p.meeting == nil && p.head == p.tail {
 		return
@@ -262,7 +281,8 @@ func (e *Endpoint) detach(p *peer) error {
 
 // drop gives the queue pair up and fails what is in flight or waits there, but for what is known to
 // have been done. Behind it the device does not touch this end's memory any more; at the other end
-// verbs may land yet, until the next attach.
+// verbs may land yet, until the next attach. This end is closed before the ops fail: behind that
+// their buffers are the worker's again.
 func (e *Endpoint) drop(p *peer, why error) {
 	e.settle(p, realtime.Boot())
 	if p.isWay() {
@@ -341,7 +361,8 @@ func (e *Endpoint) Go(name string, f func(rdma.Endpoint)) error {
 }
 
 // Close gives the queue pairs and the identity back: see control.Worker.Close. Verbs in flight end
-// in rdma.ErrClosed, and may land later.
+// in rdma.ErrClosed, and may land later. This end of each connection is closed first, so that no
+// buffer is touched any more. The identity is given back last.
 func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil

@@ -19,16 +19,20 @@ type mailbox struct {
 	nodes interface{ Close() error } // what is there of it at the nodes
 	seen  uint64                     // rdma.Base.Completed, when Await returned last
 
-	mu      sync.Mutex // held by the worker, and by goroutines that bring senders and end their connections
-	closed  bool
-	err     error // the device does not take a buffer back
-	memory  []byte
-	mem     memory
-	cq      completions
-	into    receives
+	mu     sync.Mutex // held by the worker, and by goroutines that bring senders and end their connections
+	closed bool
+	err    error // the device does not take a buffer back
+	memory []byte
+	mem    memory
+	cq     completions
+	into   receives
+	// Each slot is in one of three places: with the device, in came, or taken by the worker. It
+	// goes round in this order.
 	slots   []slot
 	came    []int32 // slots, in a ring with room for all
 	head, n int
+	// senders has one connection a client and node by way of which it sends: another one replaces
+	// it.
 	senders map[senderKey]*sender
 	pairs   map[uint32]*sender // by the number of their queue pair
 	found   [16]completion
@@ -124,7 +128,8 @@ func (m *mailbox) post(i int) {
 	}
 }
 
-// Meet implements control.Host.
+// Meet implements control.Host. A goroutine of the link calls it. It waits for no worker, and the
+// worker does not hold mu while it waits.
 func (m *mailbox) Meet(s control.Sender, offer []byte) ([]byte, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -160,7 +165,8 @@ func (m *mailbox) Meet(s control.Sender, offer []byte) ([]byte, error) {
 	return c.bytes(), nil
 }
 
-// Part implements control.Host.
+// Part implements control.Host. When it returns, no message of these senders arrives. Those that
+// had come before stay, and may be looked at.
 func (m *mailbox) Part(node int, gone func(*control.Sender) bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -172,7 +178,9 @@ func (m *mailbox) Part(node int, gone func(*control.Sender) bool) {
 	m.reclaim()
 }
 
-// end ends a sender's connection. What had arrived stays. The caller holds mu.
+// end ends a sender's connection. What had arrived stays. The caller holds mu. It stops the queue
+// pair before it closes it, so that got counts every message that came: the sender relies on the
+// number when it sends the others again.
 func (m *mailbox) end(s *sender) {
 	number := s.qp.card().qpn
 	if s.qp.stop() == nil {
@@ -381,7 +389,8 @@ func (m *mailbox) Close() error {
 	return errors.Join(m.nodes.Close(), m.shut()) // in that order: nothing begins to send to what is shut
 }
 
-// shut ends what the device has of the mailbox.
+// shut ends what the device has of the mailbox. Connections end before their receive queue, and
+// that before the memory it writes to.
 func (m *mailbox) shut() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -63,7 +63,8 @@ func (r *region) open(base unsafe.Pointer) (err error) {
 	return r.self.open(r)
 }
 
-// Close implements memnode.Registration.
+// Close implements memnode.Registration. The connections of workers and rings have ended before.
+// Memory is the last that is given up: until then a device may write to it.
 func (r *region) Close() error {
 	r.rings.Wait()
 	err := r.self.close()
@@ -76,7 +77,9 @@ func (r *region) Close() error {
 	return err
 }
 
-// Connect implements memnode.Registration: it makes the node's end of a worker's connection.
+// Connect implements memnode.Registration: it makes the node's end of a worker's connection. What
+// may be done over it is decided by the queue pair: by its access, and by the one device that is
+// connected to it. The key is the same for all workers.
 func (r *region) Connect(offer []byte, readOnly bool) ([]byte, memnode.DeviceConn, error) {
 	remote, err := parseCard(offer)
 	if err != nil {
@@ -169,7 +172,7 @@ func (s *self) close() (err error) {
 
 // atomic executes one atomic through the device, and returns the word before. A device that does
 // not do it any more takes the node with it: a procedure cannot report the failure, and half of it
-// may be done.
+// may be done. One at a time: word is where the device puts the result of each.
 func (r *region) atomic(q request) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

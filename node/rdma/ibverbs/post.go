@@ -73,7 +73,9 @@ func (p *peer) push(f flight) {
 	p.pushed++
 }
 
-// pump posts what waits, as far as there is room.
+// pump posts what waits, as far as there is room. Requests are in the rings before the device has
+// them, and each group ends with one that has a completion. So a completion always finds its
+// flight, and none is left without one.
 func (e *Endpoint) pump() {
 	e.bell.groups, e.bell.requests = e.bell.groups[:0], e.bell.requests[:0]
 	for i := range e.peers {
@@ -139,7 +141,8 @@ func (e *Endpoint) refused(g *group) {
 	}
 }
 
-// fill makes requests of what waits for one node.
+// fill makes requests of what waits for one node. It goes on in posting order, and stops at the
+// first that may not go yet: nothing passes it here, though only what has a fence has to wait.
 func (e *Endpoint) fill(p *peer) {
 	first := len(e.bell.requests)
 	for p.next < len(p.waiting) && p.tail-p.head < uint32(len(p.ring)) {
@@ -169,7 +172,9 @@ func (e *Endpoint) fill(p *peer) {
 	e.bell.ring(p, first)
 }
 
-// ring makes a group of the requests that were made for one queue pair, behind the first so many.
+// ring makes a group of the requests that were made for one queue pair, behind the first so many. A
+// completion says that all in front of it on the queue pair are over, so that one for the last of a
+// group is enough.
 func (d *doorbell) ring(p *peer, first int) {
 	n := len(d.requests) - first
 	if n == 0 {
@@ -238,7 +243,9 @@ func (e *Endpoint) cutOff(p *peer, err error) {
 	p.next++
 }
 
-// request makes the work request of f, which is about to have the ring's place at the tail.
+// request makes the work request of f, which is about to have the ring's place at the tail. The
+// bytes of a WRITE or SEND that are in no registered memory are copied now. Those of a READ are
+// copied out when it is taken: see take.
 func (e *Endpoint) request(p *peer, f *flight, op *rdma.Op) (q request, err error) {
 	q = request{
 		remote: p.base + op.Addr.Offset() + uint64(f.off), n: uint32(f.n), op: uint8(op.Verb),

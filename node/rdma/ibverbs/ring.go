@@ -20,6 +20,7 @@ type ring struct {
 	p      rdma.RingPromises
 	depth  int // places of a stream that the device has at most
 
+	// mu is held for all below, by the goroutine of the ring and by those of the node.
 	mu      sync.Mutex
 	closed  bool
 	err     error // the device does not take a place
@@ -115,6 +116,8 @@ func (r *ring) run() {
 	}
 }
 
+// It arms the queue before it takes what came, so that what comes behind that ends the goroutine's
+// sleep.
 func (r *ring) step() (came, over bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -202,7 +205,7 @@ func (r *ring) give(i int) {
 	}
 }
 
-// Post implements memnode.DeviceRing.
+// Post implements memnode.DeviceRing. It takes what came first, since that may make room.
 func (r *ring) Post(buffers []rdma.Span) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,6 +240,7 @@ func (r *ring) Count() rdma.RingCount {
 }
 
 // Close implements memnode.DeviceRing. The goroutine closes what is left, which nothing comes into.
+// All connections are gone when it returns, so that nothing lands any more.
 func (r *ring) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -265,7 +269,8 @@ type ringConn struct {
 	ended  bool
 }
 
-// Connect implements memnode.DeviceRing.
+// Connect implements memnode.DeviceRing. The card is answered behind feed: if the worker has posted
+// buffers, the stream has places when the sender's first block comes.
 func (r *ring) Connect(i int, offer []byte) ([]byte, memnode.RingConn, error) {
 	remote, err := parseCard(offer)
 	if err != nil {

@@ -22,7 +22,8 @@ const (
 // isWay reports whether p goes to a mailbox or a ring.
 func (p *peer) isWay() bool { return p.to != target{} }
 
-// way returns the way to a mailbox, or to a stream of a ring.
+// way returns the way to a mailbox, or to a stream of a ring. A way that gives way has nothing in
+// flight, so that ending its connection loses nothing.
 func (e *Endpoint) way(to target) (*peer, error) {
 	if p := e.to[to]; p != nil {
 		return p, nil
@@ -125,7 +126,8 @@ func (p *peer) past(pushed uint32) bool {
 }
 
 // connected connects the worker to a mailbox, step by step: it returns true once it is. The error
-// is why what waits fails.
+// is why what waits fails. The worker never waits here for the mailbox's process: it is called
+// again with each look.
 func (e *Endpoint) connected(p *peer) (bool, error) {
 	switch {
 	case p.qp != nil:
@@ -180,7 +182,7 @@ func (e *Endpoint) offer(p *peer) error {
 }
 
 // leave gives up the queue pair to a mailbox, whatever has become of it, and reports whether there
-// was one: see Endpoint.dropped.
+// was one: see Endpoint.dropped. Behind it the device reads no memory of what was in flight.
 func (p *peer) leave() (closed bool) {
 	for _, qp := range []pair{p.qp, p.offered} {
 		if qp == nil {
@@ -295,7 +297,8 @@ func (p *peer) flies(f *flight) bool {
 
 // overfull ends the SEND with number seq, for which the mailbox, or the ring, had no buffer. The
 // device has given up the queue pair with it. What is behind has not arrived, since a receiver
-// takes nothing behind what it asks to be sent again: it goes over another queue pair, in order.
+// takes nothing behind what it asks to be sent again: it goes over another queue pair, in order. So
+// a message that is sent again was delivered by no earlier try.
 func (e *Endpoint) overfull(p *peer, seq uint32) {
 	p.ripe = seq
 	e.dropped = p.leave() || e.dropped
