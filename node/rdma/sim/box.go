@@ -172,7 +172,8 @@ func (m *mailbox) Close() error {
 	return nil
 }
 
-// deliver puts a message into its mailbox, and wakes the worker that waits for one.
+// deliver puts a message into its mailbox, and wakes the worker that waits for one. It happens when
+// the SEND lands, as one step: the message is in its mailbox, or the SEND fails.
 func (bs *boxes) deliver(e *endpoint, op *rdma.Op) error {
 	to := rdma.BoxAddr(op.Addr)
 	m := bs.box(to)

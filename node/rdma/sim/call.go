@@ -8,7 +8,8 @@ import (
 )
 
 // Call runs the pool's handler on a node: one trip, and the node's CPU serves one call at a time. A
-// crash of the caller at its k-th verb counts calls, too.
+// crash of the caller at its k-th verb counts calls, too. A caller that crashes, or waits no
+// longer, does not keep the handler from running, once.
 func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	s := e.s
 	if err := e.usable("call"); err != nil {
@@ -96,7 +97,8 @@ func (net *network) arrive(f *flight) {
 	}
 }
 
-// serve runs a call's handler, in one instant.
+// serve runs a call's handler, in one instant. Rights are asked for now: a caller that was fenced
+// off since it called has no effect.
 func (net *network) serve(f *flight) {
 	n := &net.pool.nodes[f.node]
 	switch {

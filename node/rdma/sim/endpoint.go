@@ -29,25 +29,29 @@ type endpoint struct {
 
 	stores memory.Writer // by its core to its node's memory: NTStore
 
-	waiter   *Worker
-	batches  uint64
+	waiter  *Worker
+	batches uint64
+	// inflight counts verbs and calls that have not completed, a dead worker's too: until it is 0
+	// the identity is not given to another worker.
 	inflight int
 	bells    []int // nodes of which the current Post has to ring the doorbell
 	polls    int   // chains that completed since the worker polled last
 	fly      int64 // what faults add to the verb that is posted now, on its way and back
 	late     int64
 	closed   bool
-	revoked  bool
-	box      *mailbox
-	joined   uint64 // epoch
-	life     uint64
+	// revoked is looked at when something lands, and so drops what is in flight.
+	revoked bool
+	box     *mailbox
+	joined  uint64 // epoch
+	life    uint64
 }
 
 func (e *endpoint) Client() rdma.ClientID { return e.id }
 func (e *endpoint) Life() uint64          { return e.life }
 func (e *endpoint) Rand() *rand.Rand      { return e.rand }
 
-// usable returns why e cannot be used for what, if so.
+// usable returns why e cannot be used for what, if so. A worker finds here at once that it is
+// fenced off. Real ones hear it from the node.
 func (e *endpoint) usable(what string) error {
 	if e.s.closing() || e.closed {
 		return fmt.Errorf("%s as client %d: %w", what, e.id, rdma.ErrClosed)
@@ -61,6 +65,7 @@ func (e *endpoint) usable(what string) error {
 	return nil
 }
 
+// A worker that is to crash in the midst of the batch has sent it up to there, and never returns.
 func (e *endpoint) Post(b *rdma.Batch) error {
 	if err := e.usable("post"); err != nil {
 		return err

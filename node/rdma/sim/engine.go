@@ -29,7 +29,7 @@ const (
 	wakeUp   // a worker goes on
 )
 
-// event is what happens at one moment.
+// event is what happens at one moment. Which fields count is up to the kind.
 type event struct {
 	kind  kind
 	piece uint16
@@ -49,7 +49,7 @@ type engine struct {
 // now returns the virtual time in ns.
 func (g *engine) now() int64 { return g.queue.Now() }
 
-// at schedules e.
+// at schedules e. Of what is scheduled for one time the first to be scheduled happens first.
 func (g *engine) at(t int64, e event) { g.queue.At(t, e) }
 
 // fail ends the Run with err; the first one counts.

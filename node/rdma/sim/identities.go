@@ -59,7 +59,9 @@ type identities struct {
 	clients []*endpoint       // by identity; nil where it is free
 	nextID  int
 	freed   []*endpoint // closed, the longest ago first; their identities wait to be used again
-	lives   uint64      // endpoints opened so far
+	// Lives are counted for all identities together, so that no two endpoints ever have the same
+	// one.
+	lives uint64 // endpoints opened so far
 }
 
 // stream derives a generator's second half of the seed from a name, so that a worker draws the same
@@ -107,6 +109,7 @@ func (ids *identities) Revoke(c rdma.ClientID) error {
 	return ids.sched.control(func() { ids.fenceOff(e) })
 }
 
+// It takes effect at this moment for all nodes: a simulation has no node that does not hear of it.
 func (ids *identities) fenceOff(e *endpoint) {
 	e.revoked = true
 	ids.trace(Event{Kind: Revoke, Worker: e.name, Client: e.id})

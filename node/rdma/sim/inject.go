@@ -233,7 +233,9 @@ func (net *network) mayBeCut(f *flight) bool {
 
 // held reports whether a verb, or a piece of it, is held up by a partition on its way to the node;
 // then its event comes again, or its requester has given up. What comes behind something that is
-// held up is held up, too, so that the order stays.
+// held up is held up, too, so that the order stays. A requester gives up RetryTimeout behind the
+// post. Then all that it had posted on the connection before that fails, whether it was held up or
+// is still on its way: as with a queue pair that goes to error.
 func (net *network) held(f *flight, e event) bool {
 	if f.err != nil || !net.mayBeCut(f) {
 		return false

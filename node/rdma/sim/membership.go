@@ -10,14 +10,18 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// membership is the pool's view, its master and the store's configuration.
+// membership is the pool's view, its master and the store's configuration. All of it is outside of
+// the memory nodes, and never lost. A change is one step: no worker sees half of it, and a crash
+// leaves it undone or done.
 type membership struct {
-	sched   *scheduler
-	pool    *pool
-	ids     *identities
-	net     *network
-	view    rdma.View
-	role    rdma.Role
+	sched *scheduler
+	pool  *pool
+	ids   *identities
+	net   *network
+	view  rdma.View
+	role  rdma.Role
+	// tenures is the number of the last tenure that began. A configuration is replaced only in that
+	// one.
 	tenures uint64
 	config  rdma.Config
 }
@@ -61,7 +65,9 @@ func (ms *membership) SetMember(epoch uint64, node int, from, to rdma.Member) (o
 	return ok, err
 }
 
-// Fence drops what workers of earlier epochs have in flight.
+// Fence drops what workers of earlier epochs have in flight. It takes effect at once for all nodes:
+// a verb of an earlier epoch that has not landed, or a piece of one, does not. A WRITE of which
+// some pieces had landed is torn.
 func (ms *membership) Fence(epoch uint64) error {
 	return ms.sched.control(func() {
 		ms.net.fenced = max(ms.net.fenced, epoch)
@@ -86,7 +92,8 @@ func (ms *membership) Expel(epoch uint64, node int) (err error) {
 }
 
 // TryMaster makes owner the master when there is none, and fences off the last one if its tenure
-// ran out.
+// ran out. The last owner is fenced off in the step in which the next tenure begins. A real pool
+// takes two, in the same order.
 func (ms *membership) TryMaster(owner rdma.ClientID, lease time.Duration) (r rdma.Role, ok bool, err error) {
 	err = ms.sched.control(func() {
 		if ok = ms.role.Owner == 0 || ms.clock() >= ms.role.Until; ok {

@@ -209,7 +209,8 @@ func (cs *cards) unstall(c *conn) {
 	}
 }
 
-// depart sends a verb or a call through its compute node's NIC.
+// depart sends a verb or a call through its compute node's NIC. A connection's messages arrive in
+// the order in which they depart, also when one is delayed.
 func (cs *cards) depart(f *flight) {
 	h, m := cs.hw, f.machine()
 	c := &f.ep.conns[f.node]
@@ -256,7 +257,8 @@ func (h *timing) served(f *flight) int64 {
 
 // incoming decides when a verb lands: when the node's parts have served it, and behind what it must
 // not pass. A READ or an atomic that may be passed reaches memory anywhere on its way over PCIe;
-// its answer leaves at the end of it. It reports whether the verb lands at once.
+// its answer leaves at the end of it. It reports whether the verb lands at once. Order is that of
+// arrival: order is raised to when this verb has landed, unless later ones may pass it.
 func (cs *cards) incoming(f *flight) bool {
 	if f.op.Verb == rdma.Append {
 		cs.incomingEntry(f)

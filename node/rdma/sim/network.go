@@ -9,12 +9,14 @@ import (
 
 // conn is a worker's connection to a node: what keeps its verbs in order.
 type conn struct {
-	floor   int64 // a fence: what is posted later departs later
+	floor int64 // a fence: what is posted later departs later
+	// order is never lowered. What may be passed, a READ or an atomic, does not raise it.
 	order   int64 // when everything that must not be passed has landed
 	reads   int64 // when the READs and atomics so far have completed
 	refused bool  // a verb was refused: the queue pair is in error
 	lost    int64 // until when what was posted fails: a partition lasted too long
-	held    int   // pieces that wait for the end of a partition
+	// While it is not 0 all that comes behind waits, too.
+	held int // pieces that wait for the end of a partition
 
 	entry, lastEntry *flight // APPENDs that have not taken all their places, in posting order
 
@@ -29,7 +31,9 @@ type conn struct {
 	arrived, answered   int64   // when the last message was there, and left
 }
 
-// flight is a verb or a call on its way.
+// flight is a verb or a call on its way. It is taken by takeOff, and given back by touchDown, once:
+// when its verb has completed or its call has been answered. Events that have not happened yet
+// point to it. So it is not given back while a piece of it is on its way.
 type flight struct {
 	ep    *endpoint
 	batch *rdma.Batch
@@ -64,7 +68,9 @@ type flight struct {
 
 	number uint64 // of the batch
 	step   rdma.Step
-	epoch  uint64
+	// epoch is the one that its sender had joined when it was posted. Joining a later one does not
+	// save it from a fence.
+	epoch uint64
 
 	caller *Worker // of a call; nil when it has stopped waiting
 	req    rdma.Request
@@ -219,7 +225,8 @@ func (e *endpoint) split(f *flight) (spread int64) {
 }
 
 // land lets a piece of a verb take effect, if the node is alive and the client has not been fenced
-// off.
+// off. Whether it may land is asked for each piece, at the moment at which it lands: fences and
+// deaths act in between. Behind a piece that did not land no other piece does.
 func (net *network) land(f *flight, piece int) {
 	if net.held(f, event{kind: landing, f: f, piece: uint16(piece)}) {
 		return
@@ -242,6 +249,7 @@ func (net *network) land(f *flight, piece int) {
 				n.touch(f.op)
 			}
 		}
+		// A READ flushes what its connection wrote ahead of it, when all of it has executed.
 		if f.op.Verb == rdma.Read && f.left == 0 && len(f.op.Buf) > 0 && !n.onDevice(f.op.Addr.Offset()) {
 			n.memory.Flush(&c.writes)
 		}
@@ -307,7 +315,7 @@ func (net *network) execute(e *endpoint, n *node, op *rdma.Op, t *memory.Tear, p
 }
 
 // complete tells the requester. A node that died after the verb took effect may have died before it
-// answered.
+// answered. It takes effect once for each verb, behind all of its pieces.
 func (net *network) complete(f *flight) {
 	if net.unanswered(f, completion) || net.hw != nil && !net.cards.received(f) {
 		return

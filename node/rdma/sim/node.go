@@ -107,7 +107,8 @@ func (n *node) serveCall(t, service int64) int64 {
 	return core.pass(t+service, service*psPerNs)
 }
 
-// dma writes what a NIC does, and returns when the modules have it, if it comes at time t.
+// dma writes what a NIC does, and returns when the modules have it, if it comes at time t. What
+// NICs write goes to the modules in order: one that is full holds up what comes behind.
 func (n *node) dma(t int64, off uint64, size int) int64 {
 	if n.pmem == nil {
 		return t

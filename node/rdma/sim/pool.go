@@ -66,6 +66,7 @@ func (p *pool) KillNodeAt(node int, k uint64) { p.nodes[node].killAt = k }
 // from 1 to this.
 func (p *pool) Landed(node int) uint64 { return p.nodes[node].verbs }
 
+// Its life is counted, so that nothing that was posted before lands, even if the node comes back.
 func (p *pool) kill(node int) {
 	if n := &p.nodes[node]; !n.dead {
 		n.dead = true

@@ -39,8 +39,11 @@ func AnySurvive(seed uint64) Survivors {
 
 // power is what a node is to losses of power.
 type power struct {
-	life     uint64 // how often it has died
-	steps    uint64 // see Steps
+	// A verb that was posted in an earlier life of the node does not land in this one: see
+	// network.gone.
+	life  uint64 // how often it has died
+	steps uint64 // see Steps
+	// expelled is kept as a majority of nodes that remember would: it outlives the node.
 	expelled bool
 	away     int      // the fault that took it away, and brings it back, counting from 1; 0: none
 	returns  bool     // a fault has taken it away
@@ -70,7 +73,8 @@ func (p *pool) Steps(node int) uint64 {
 }
 
 // CutPower kills a node, as KillNode does, and leaves of what was not durable what survives;
-// AnyNode: of all at once. A node that is dead already keeps what it has.
+// AnyNode: of all at once. A node that is dead already keeps what it has. What is left of each word
+// is decided here, at once, before the node counts as dead.
 func (p *pool) CutPower(node int, keep Survivors) {
 	for i := range p.nodes {
 		if n := &p.nodes[i]; (node == AnyNode || node == i) && !n.dead {
@@ -90,7 +94,8 @@ func (p *pool) CutPowerAt(node int, k uint64, keep Survivors) {
 	p.powerCuts = append(p.powerCuts, powerCut{node, k, keep})
 }
 
-// stepped counts a step of a node, and cuts the power behind it.
+// stepped counts a step of a node, and cuts the power behind it. It is called when the step has
+// taken effect, so that a cut behind it finds what it wrote among what may survive.
 func (p *pool) stepped(n *node) {
 	n.steps++
 	p.allSteps++
@@ -131,6 +136,7 @@ func (s *Sim) Restart(node int) error {
 			n.memory.Write(r.Offset, make([]byte, r.Bytes))
 		}
 	}
+	// From here on verbs land: what survived is durable, and what is to be empty is.
 	n.dead, n.busy = false, 0
 	s.comebacks++
 	s.trace(Event{Kind: Restart, Worker: fmt.Sprintf("node %d", node)})

@@ -14,10 +14,11 @@ var _ rdma.Ringer = (*endpoint)(nil)
 // ring is a worker's. It ends with its worker: what has its place then, and has not landed, does
 // not.
 type ring struct {
-	s      *Sim
-	e      *endpoint
-	addr   rdma.RingAddr
-	queue  receive.Queue
+	s     *Sim
+	e     *endpoint
+	addr  rdma.RingAddr
+	queue receive.Queue
+	// A ring does not outlive its node's life.
 	life   uint64 // of its node
 	closed bool
 }
@@ -170,7 +171,9 @@ func (cs *cards) incomingEntry(f *flight) {
 	c.queueEntry(cs.engine, f, c.order)
 }
 
-// placeBlock takes a place for a block of an entry, as it comes out of the network.
+// placeBlock takes a place for a block of an entry, as it comes out of the network. Entries of one
+// connection take all their places one after the other. Those of several connections take theirs in
+// turn, as their packets arrive, so that blocks of an entry come to lie apart.
 func (rs *rings) placeBlock(f *flight, i int) {
 	c := &f.ep.conns[f.node]
 	if f.came = c.entry != f; f.came {
@@ -240,7 +243,8 @@ func (rs *rings) takePlace(f *flight, i int) error {
 	return nil
 }
 
-// settle lands a piece of a block, unless the node, the ring or the sender is gone.
+// settle lands a piece of a block, unless the node, the ring or the sender is gone. A block counts
+// as landed also when it does not land: then nothing of it is in flight any more.
 func (rs *rings) settle(f *flight, piece int) {
 	f.left--
 	b := &f.blocks[piece/2]

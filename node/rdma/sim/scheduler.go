@@ -21,7 +21,9 @@ type scheduler struct {
 // arm wakes w at a time unless something else does before.
 func (s *scheduler) arm(w *Worker, at int64) { s.queue.Arm(&w.alarm, at) }
 
-// resume lets w run until it yields. In draining it only becomes ready for the next Run.
+// resume lets w run until it yields. In draining it only becomes ready for the next Run. It runs in
+// the engine, and returns when w parks, ends, or is crashed by its own call. A worker that is not
+// parked is not woken twice.
 func (s *scheduler) resume(w *Worker) {
 	if w.state != parked {
 		return
@@ -60,7 +62,8 @@ func (s *scheduler) closing() bool {
 }
 
 // crash stops a client and its tasks. Their coroutines are not resumed: unwinding them would run
-// their defers, which a crash does not.
+// their defers, which a crash does not. What the client has sent stays in flight, and lands. Its
+// identity stays in use, as of a client that died.
 func (s *scheduler) crash(root *Worker) {
 	if root.state == finished || root.state == crashed {
 		return
@@ -99,7 +102,8 @@ func (s *scheduler) stuck(why string) error {
 
 // control lets a worker reach what lies outside of the memory nodes: change happens at one moment,
 // a message's way after it was asked for, and the answer takes another. To CrashAt it counts as a
-// verb.
+// verb. A worker that crashes before the change has changed nothing. One that crashes behind it
+// has, and its caller never hears: as a registry that was reached and could not answer.
 func (s *scheduler) control(change func()) error {
 	if s.closing() {
 		return rdma.ErrClosed

@@ -203,7 +203,8 @@ func (s *Sim) Events() uint64 { return s.queue.Steps() }
 // Run lets the workers run until each top-level one has finished or crashed, and then lands what is
 // still in flight. Tasks that are not done stay where they are; another Run goes on with them. It
 // returns the first breach of a rule, a worker's panic, or ErrStuck with the workers that wait, and
-// for what.
+// for what. Which event is next depends on nothing but the time and the order in which events were
+// scheduled. So no map is ranged over, and every draw comes from the seed.
 func (s *Sim) Run() error {
 	if s.closed {
 		return fmt.Errorf("run a simulation: %w", rdma.ErrClosed)
@@ -229,6 +230,7 @@ func (s *Sim) Run() error {
 		}
 	}
 	s.draining = true
+	// Alarms stay: a worker that they would wake goes on in the next Run.
 	for s.net.inflight > 0 && s.failed == nil && s.queue.NextEvent(&e) {
 		s.handle(&e)
 	}
@@ -236,7 +238,8 @@ func (s *Sim) Run() error {
 }
 
 // Close detaches the memory and unwinds the coroutines that are left: their verbs return
-// rdma.ErrClosed without effect, their sleeps return at once.
+// rdma.ErrClosed without effect, their sleeps return at once. Memory is freed behind the unwinding:
+// what a coroutine still calls finds the simulation closed, and touches none.
 func (s *Sim) Close() error {
 	if s.current != nil {
 		return errors.New("sim: Close called by a worker")

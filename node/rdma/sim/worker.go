@@ -32,6 +32,8 @@ type Worker struct {
 	kin  []*Worker
 	eps  []*endpoint // opened by it or for it
 
+	// next runs the coroutine until it yields, and stop unwinds it. Only the engine calls them,
+	// outside of every coroutine.
 	next  func() (struct{}, bool)
 	stop  func()
 	yield func(struct{}) bool
@@ -155,7 +157,8 @@ func (s *Sim) begin(w, beside *Worker) {
 type unwound struct{}
 
 // returned runs in the coroutine when its function returns, panics or calls runtime.Goexit (a
-// failed test).
+// failed test). A worker that returns has closed its endpoints, as a process that ends in order
+// does.
 func (w *Worker) returned() {
 	if p := recover(); p != nil {
 		if _, ok := p.(unwound); !ok {

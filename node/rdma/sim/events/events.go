@@ -5,7 +5,9 @@ package events
 
 // Queue holds what is to happen. The zero value begins at time 0.
 type Queue[E any] struct {
-	now    int64 // virtual ns
+	now int64 // virtual ns
+	// seq orders what happens at one time, and makes runs repeat themselves. An alarm that is moved
+	// gets a new one.
 	seq    uint64
 	steps  uint64
 	events heap[E]

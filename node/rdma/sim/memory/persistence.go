@@ -9,7 +9,9 @@ type Writer struct{ flushed uint64 }
 type persistence struct {
 	flushes bool    // a READ sees words to the media: they are not in caches that lose them
 	from    *Writer // that the verb came by which lands now; nil: whatever is written is durable at once
-	stamp   uint64  // of the piece of a verb that landed last
+	// stamp only grows. A writer's flushed says up to which one its writes are durable, so that a
+	// flush costs nothing a word.
+	stamp   uint64 // of the piece of a verb that landed last
 	tracked []*page
 	limit   int          // of them
 	spare   []*pageWords // of pages that were durable
@@ -54,7 +56,9 @@ func (p *page) durable() bool {
 	return true
 }
 
-// pending are the writes of a word since its value was durable.
+// pending are the writes of a word since its value was durable. writes are in the order in which
+// they landed. One that is durable makes those before it so: the media have a later value of the
+// same word.
 type pending struct {
 	durable uint64
 	writes  []write
@@ -185,7 +189,8 @@ func (m *Memory) Unflushed() (n int) {
 	return n
 }
 
-// PowerOff leaves of memory what survives.
+// PowerOff leaves of memory what survives. Of a word's writes the last one that survives is its
+// value. Words survive independently of each other: a WRITE may be torn by the loss.
 func (m *Memory) PowerOff(keep func(i, n, writes int) int) {
 	i, n := 0, m.Unflushed()
 	m.volatile(func(p *page, at int, w *pending) {
