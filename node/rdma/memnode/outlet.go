@@ -40,7 +40,8 @@ func (o *outlet) vouch() error {
 	return o.pool.await()
 }
 
-// write writes the connection's mail, of which a part may have been written, and then p.
+// write writes the connection's mail, and then p. No part of the mail is on the wire: a goroutine
+// that has begun to write some holds writing until it has written the rest.
 func (o *outlet) write(p []byte) error {
 	o.writing.Lock()
 	_, err := o.carry(nil, true)

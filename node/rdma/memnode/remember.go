@@ -43,9 +43,9 @@ func (n *Node) note(key string, v any) error {
 	return n.breaks(err)
 }
 
-// breaks has a node serve no request any more when what is durable is unknown: an answer might tell
-// of what a crash undoes. The node stays broken: after a failed flush what the medium holds cannot be
-// known. A node that is started again reads what is there.
+// breaks has a node serve no request any more when what is durable is unknown: an answer might
+// tell of what a crash undoes. The node stays broken: after a failed flush what the medium holds
+// cannot be known. A node that is started again reads what is there.
 func (n *Node) breaks(err error) error {
 	if err == nil {
 		return nil
