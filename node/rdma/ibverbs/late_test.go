@@ -12,7 +12,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/control"
 )
 
-// wire holds back WRITEs on their way until it is opened.
+// wire holds back WRITEs and SENDs on their way until it is opened.
 type wire struct {
 	p    *pool
 	gate chan struct{}
@@ -21,7 +21,7 @@ type wire struct {
 func (p *pool) hold() *wire {
 	w := &wire{p: p, gate: make(chan struct{})}
 	p.net.fail(func(_ *softPair, q request) status {
-		if q.op == uint8(rdma.Write) {
+		if q.op == uint8(rdma.Write) || q.op == uint8(rdma.Send) {
 			<-w.gate
 		}
 		return statusSuccess

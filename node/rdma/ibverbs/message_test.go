@@ -311,6 +311,27 @@ func TestJoinEndsMessages(t *testing.T) {
 	}
 }
 
+// TestJoinWithoutAnswer joins an epoch while the mailbox's process does not answer that it has ended
+// the connection: a message that is on its way may arrive later, and no error denies that.
+func TestJoinWithoutAnswer(t *testing.T) {
+	needsSoft(t)
+	p := newPool(t, shape{nodes: 1})
+	from, _, box := correspondents(t, p.Fabric, 0, rdma.BoxOptions{})
+	w := p.hold()
+	b := post(t, from, box.Addr(0), 1)
+	if err := p.advance(1); err != nil {
+		t.Fatal(err)
+	}
+	box.mu.Lock()
+	_, err := from.Join()
+	box.mu.Unlock()
+	w.open(t)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ends(t, from, b, rdma.ErrNodeDown)
+}
+
 // TestGatherFails sends what cannot be gathered, since the node's verbs fail.
 func TestGatherFails(t *testing.T) {
 	needsSoft(t)

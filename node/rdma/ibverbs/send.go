@@ -218,7 +218,8 @@ func (e *Endpoint) part(p *peer) {
 // partPatience bounds the wait for a mailbox's process that is to end a connection.
 const partPatience = time.Second
 
-// parted returns once nothing that was posted to a mailbox can arrive any more.
+// parted returns once nothing that was posted to a mailbox can arrive any more. The error is why
+// that is not known: a process that does not answer in time may take messages later.
 func (e *Endpoint) parted(p *peer) error {
 	if e.box == nil {
 		return rdma.ErrClosed // it was told so
@@ -229,8 +230,11 @@ func (e *Endpoint) parted(p *peer) error {
 	}
 	defer m.Forget()
 	for until := realtime.Now() + partPatience; ; e.Worker.Sleep(50 * time.Microsecond) {
-		if _, over, err := m.Answer(); over || realtime.Now() > until {
+		switch _, over, err := m.Answer(); {
+		case over:
 			return err
+		case realtime.Now() > until:
+			return fmt.Errorf("%s does not end its connection within %v: %w", p.to, partPatience, rdma.ErrNodeDown)
 		}
 	}
 }

@@ -40,6 +40,8 @@ var more = []teeth.Mutant{
 		At: "$ok && $what != control.AttachAsk", Do: "$ok && $what == control.AttachEnd", Test: "TestLate"},
 	{Rule: "a stale verb does not land later", In: "Endpoint.Join",
 		At: "$e.detach($p)", Do: "error(nil)", Test: "TestLate"},
+	{Rule: "a message may land later while its receiver does not answer", In: "Endpoint.parted",
+		At: "return fmt.Errorf($*how)", Do: "return nil", Test: "TestJoinWithoutAnswer"},
 	{Rule: "connections are given back", In: "Endpoint.Close",
 		At: "$err == nil && $connection == $p.$connection",
 		Do: "$err == nil && $connection == $p.$connection && $p.qp != nil", Test: "TestConnectionsAreGivenBack"},

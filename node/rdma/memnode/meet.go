@@ -3,6 +3,7 @@ package memnode
 import (
 	"encoding/binary"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -19,6 +20,8 @@ import (
 func (s *session) meet(h transport.Header, p []byte) error {
 	le := binary.LittleEndian
 	switch what := h.Items; {
+	case s.readOnly && what > control.MeetAsk: // it can have no mailbox that speaks
+		return fmt.Errorf("meet frame for %d of a process that may only read: %w", what, transport.ErrProtocol)
 	case what == control.MeetOffer && len(p) >= transport.RightsBytes+control.OfferBytes &&
 		len(p) == transport.RightsBytes+control.OfferBytes+
 			transport.Pad(int(min(le.Uint32(p[transport.RightsBytes+12:]), control.MaxOffer))),
@@ -112,8 +115,37 @@ func (s *session) hand(to *outlet, h transport.Header, head, rest []byte) bool {
 // parts is what a node knows of processes that have mailboxes to which messages come from device to
 // device.
 type parts struct {
-	last   atomic.Uint64 // number of a fence
-	broken atomic.Int64  // when the last connection of one ended that had not closed its mailboxes; on realtime.Boot
+	// asking is held while a fence or a revocation draws its number and has it in the mail of each
+	// process. A process takes its mail in order. So a number that it answers answers for all that
+	// are smaller.
+	asking sync.Mutex
+	last   uint64       // number that was drawn; under asking
+	broken atomic.Int64 // when the last connection of one ended that had not closed its mailboxes; on realtime.Boot
+}
+
+// askToPart has each of these processes end connections: see part. It returns the number of what it
+// asked, and the connections that it asked. One whose mail is full is cut off instead.
+func (p *pool) askToPart(client rdma.ClientID, life uint64) (number uint64, asked []*conn) {
+	le := binary.LittleEndian
+	p.parts.asking.Lock()
+	defer p.parts.asking.Unlock()
+	p.parts.last++
+	number = p.parts.last
+	var body [control.PartBytes]byte
+	m := le.AppendUint64(body[:0], number)
+	for _, v := range [...]uint64{p.fence.Load(), uint64(client), life} {
+		m = le.AppendUint64(m, v)
+	}
+	for _, c := range p.conns() {
+		switch h := (transport.Header{Kind: transport.KindMessage, Items: control.MailPart}); {
+		case !c.session.hosts.Load():
+		case c.outlet.mail.post(h, m, nil):
+			asked = append(asked, c)
+		default:
+			c.end()
+		}
+	}
+	return number, asked
 }
 
 // partPatience bounds the wait for a process that is to end connections, as long as for one that is
@@ -128,26 +160,10 @@ func (p *pool) part(client rdma.ClientID, life uint64) {
 	if p.region == nil {
 		return
 	}
-	le := binary.LittleEndian
-	number := p.parts.last.Add(1)
-	var body [control.PartBytes]byte
-	m := le.AppendUint64(body[:0], number)
-	for _, v := range [...]uint64{p.fence.Load(), uint64(client), life} {
-		m = le.AppendUint64(m, v)
-	}
-	var asked []*conn
-	for _, c := range p.conns() {
-		if !c.session.hosts.Load() {
-			continue
-		}
-		if !c.outlet.mail.post(transport.Header{Kind: transport.KindMessage, Items: control.MailPart}, m, nil) {
-			c.end()
-			continue
-		}
+	number, asked := p.askToPart(client, life) // all of them, before one is waited for
+	for _, c := range asked {
 		c.outlet.forward()
-		asked = append(asked, c)
 	}
-	// They are all asked before one is waited for.
 	until := realtime.Now() + partPatience
 	for _, c := range asked {
 		for pause := 50 * time.Microsecond; c.session.parted.Load() < number &&

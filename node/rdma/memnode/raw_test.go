@@ -94,6 +94,11 @@ func say(c net.Conn, p []byte) (transport.Header, []byte, error) {
 	if _, err := c.Write(p); err != nil {
 		return transport.Header{}, nil, err
 	}
+	return next(c)
+}
+
+// next reads a frame.
+func next(c net.Conn) (transport.Header, []byte, error) {
 	var head [transport.HeaderBytes]byte
 	if _, err := io.ReadFull(c, head[:]); err != nil {
 		return transport.Header{}, nil, err

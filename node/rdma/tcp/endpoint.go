@@ -130,7 +130,7 @@ func (s *sent) Land(h transport.Header, p []byte) error {
 		return fmt.Errorf("frame of kind %d answers verbs: %w", h.Kind, transport.ErrProtocol)
 	}
 	if h.Status != transport.StatusOK {
-		s.Lose(s.refused(h.Status))
+		s.Lose(s.refused(h.Status, 0))
 		return nil
 	}
 	if h.Items != len(s.ops) {
@@ -158,7 +158,7 @@ func (s *sent) result(op *rdma.Op, p []byte) (rest []byte, err error) {
 	st, n := transport.Status(p[0]), int(binary.LittleEndian.Uint32(p[4:]))
 	p = p[transport.ResultBytes:]
 	if st != transport.StatusOK {
-		op.Fail(s.refused(st))
+		op.Fail(s.refused(st, op.Verb))
 		return p, nil
 	}
 	buf := op.Buf
@@ -177,10 +177,12 @@ func (s *sent) result(op *rdma.Op, p []byte) (rest []byte, err error) {
 	return p[transport.Pad(n):], nil
 }
 
-// refused is why the node did not execute something. Other parts of a verb may have been executed.
-func (s *sent) refused(st transport.Status) error {
+// refused is why the node did not execute a verb, or, with verb 0, the whole frame.
+func (s *sent) refused(st transport.Status, v rdma.Verb) error {
 	err := control.Refusal(st, s.node, s.ep.Client(), s.epoch)
-	if s.part {
+	// Other parts of the verb may have been executed. A WRITE that met a page without memory has
+	// landed up to there.
+	if s.part || v == rdma.Write && st == transport.StatusFull {
 		return err
 	}
 	return rdma.NoEffect(err)

@@ -5,6 +5,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"sync"
 	"testing"
 	"time"
@@ -15,10 +16,10 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// newTwo returns a pool of two nodes, and two of its workers.
 // clientPatience bounds each wait of these tests.
 const clientPatience = 20 * time.Second
 
+// newTwo returns a pool of two nodes, and two of its workers.
 func newTwo(t *testing.T) (f *Fabric, a, b *Endpoint) {
 	t.Helper()
 	var addrs []string
@@ -144,6 +145,47 @@ func TestNoEffect(t *testing.T) {
 	}
 	if m := box.Next(); m != nil {
 		t.Errorf("%q was delivered", m.Data)
+	}
+}
+
+// TestWriteLandsInPart has a page of a node's memory go while it is in use. A WRITE that meets it
+// has landed up to there, so its error does not say that it had no effect; that of a READ does.
+func TestWriteLandsInPart(t *testing.T) {
+	const page, front = 4096, 4096 // the file has a page in front
+	c := memnode.Config{Listen: "127.0.0.1:0", Memory: 16 * page, File: filepath.Join(t.TempDir(), "memory")}
+	n, err := memnode.Listen(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	f, err := Create(control.Options{Addresses: []string{n.Addr()}},
+		control.Geometry{Nodes: 1, Memory: c.Memory / 2, Clients: 2}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	ep := worker(t, f)
+	if err := os.Truncate(c.File, front+page); err != nil {
+		t.Skipf("this system does not truncate a file that is mapped: %v", err)
+	}
+	run := func(add func(b *rdma.Batch) *rdma.Op) (*rdma.Op, error) {
+		b := ep.Batch()
+		op := add(b)
+		return op, rdma.Do(ep, b, clientPatience)
+	}
+	_, err = run(func(b *rdma.Batch) *rdma.Op {
+		return b.Write(rdma.At(0, page-8), []byte("landed, this did"))
+	})
+	if !errors.Is(err, rdma.ErrFull) || errors.Is(err, rdma.ErrNoEffect) {
+		t.Errorf("a WRITE of which a half has landed ends in %v", err)
+	}
+	if op, err := run(func(b *rdma.Batch) *rdma.Op { return b.Read(rdma.At(0, page-8), 8) }); err != nil ||
+		string(op.Buf) != "landed, " {
+		t.Errorf("of the WRITE there is %q, %v", op.Buf, err)
+	}
+	_, err = run(func(b *rdma.Batch) *rdma.Op { return b.Read(rdma.At(0, page-8), 16) })
+	if !errors.Is(err, rdma.ErrFull) || !errors.Is(err, rdma.ErrNoEffect) {
+		t.Errorf("a READ of it ends in %v", err)
 	}
 }
 

@@ -23,6 +23,8 @@ var mutants = []teeth.Mutant{
 		At: "rdma.NoEffect($err)", Do: "err", Test: "TestNoEffect"},
 	{Rule: "nor had what a node refused", In: "sent.refused",
 		At: "rdma.NoEffect($err)", Do: "err", Test: "TestNoEffect"},
+	{Rule: "a WRITE that faults has landed in part", In: "sent.refused",
+		At: "$v == rdma.Write && $st == transport.StatusFull", Do: "$v == 0 && $st == 0", Test: "TestWriteLandsInPart"},
 	{Rule: "a node of the process has executed what is posted when Post returns", In: "Endpoint.Post",
 		At: "if $l.IsBeside() { $e.Waits.Collect() }", Test: "TestBesideAtOnce"},
 	{Rule: "servers do not keep a pool in use", Pkg: "../control", In: "Control.unused",
