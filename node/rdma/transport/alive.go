@@ -25,14 +25,17 @@ const (
 func (l *Link) watch(s *stream) {
 	nc := s.nc
 	var p ping
+	beat := time.NewTimer(0)
+	defer beat.Stop()
 	for looked := realtime.Now(); ; {
+		beat.Reset(realtime.Beat(PingEvery / 2))
 		select {
 		case <-s.over:
 			return
 		case <-l.stop:
 			l.fail(nc, fmt.Errorf("fabric: %w", rdma.ErrClosed))
 			return
-		case <-time.After(realtime.Beat(PingEvery / 2)):
+		case <-beat.C:
 		}
 		s.call() // if no worker has read for that long, the stream's goroutine has to
 		now, heard := realtime.Now(), time.Duration(l.heard.Load())
