@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"testing"
 	"time"
 
@@ -46,6 +47,48 @@ func full(t *testing.T, k kv.Kind) {
 		}
 		s.Close()
 	}
+}
+
+// TestEmptied: all pairs of a full pool can be deleted, one by one, of sizes that are drawn. Its
+// servers have two workers and two cleaners each, so entries go to many logs, of which each fills a
+// segment of its own.
+func TestEmptied(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	eachSeed(t, 12, 60, emptied)
+}
+
+func emptied(k kv.Kind, seed uint64) error {
+	c, err := newCluster(fit(crowded(k)))
+	if err != nil {
+		return err
+	}
+	s, _ := c.simulate(sim.Options{Seed: seed, MTU: mtu, CountRings: true}, func(ep rdma.Endpoint) {
+		store, err := c.open(ep, patience)
+		if err != nil {
+			c.fail("%w", err)
+			return
+		}
+		w := worker{soaked: &soaked{real: &real{cluster: c}}, rng: rand.New(rand.NewPCG(seed, 1)), store: store,
+			there: map[int]int{}}
+		if _, err := w.fill(); err != nil {
+			c.fail("%w", err)
+		}
+		for refused := 0; len(w.order) > 0; {
+			switch err := w.remove(); {
+			case err == nil:
+				refused = 0
+			case refused == 40 || !errors.Is(err, client.ErrFull): // each waits for crowded's FullAfter
+				c.fail("delete all, of which %d are left: %w", len(w.order), err)
+				return
+			default:
+				refused++
+			}
+		}
+	})
+	defer s.Close()
+	return errors.Join(s.Run(), c.wrong)
 }
 
 // fillAndEmpty fills a pool with values of up to a size, and deletes all, again and again, with

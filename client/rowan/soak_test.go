@@ -239,14 +239,19 @@ func TestSoak(t *testing.T) {
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) { soak(t, k, length) })
 }
 
-func soak(t *testing.T, k kv.Kind, length time.Duration) {
-	o := kv.Options{
+// crowded are servers with few segments for many logs.
+func crowded(k kv.Kind) kv.Options {
+	return kv.Options{
 		Kind: k, Nodes: servers, Shards: 12, Workers: 2, Cleaners: 2, PairBytes: 4000, Keys: 5000,
 		Log: logs.Options{
 			Ring: 2, Segments: 48, SegmentBytes: 16 << 10, Ahead: 18, Reserve: 6, Credit: 10 << 10, Secret: 0x5eed,
 		},
 		FullAfter: 50 * time.Millisecond,
 	}
+}
+
+func soak(t *testing.T, k kv.Kind, length time.Duration) {
+	o := crowded(k)
 	s := &soaked{real: newReal(t, o, inMem), until: time.Now().Add(length)}
 	newWorker := func(number int) (*worker, func()) {
 		store, _, end := s.client()

@@ -34,6 +34,8 @@ var mutants = []teeth.Mutant{
 		Test: "TestAnyWorker"},
 	{Rule: "what is in flight decides", Pkg: workers, In: "Worker.decide",
 		At: "$k.there = $*exists", Do: ""},
+	{Rule: "what DELs leave is found while a log fills its segment", Pkg: digests, In: "Digester.Step",
+		At: "return $d.ahead()", Do: "return nil", Test: "TestEmptied/batch-kv", Seed: 18},
 	{Rule: "a key with a tombstone is not there", Pkg: workers, In: "Worker.find",
 		At: "$ok && $f.Kind == kv.Put", Do: "$ok"},
 	{Rule: "nor is it read", Pkg: workers, In: "Worker.answerFound",

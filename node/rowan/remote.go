@@ -385,6 +385,55 @@ func (l *Lender) Settle(upTo func(log uint16) uint64, f func(Segment, *Entry) er
 	return nil
 }
 
+// aheadBytes is how much of a segment Ahead reads at a time, if an entry is not longer.
+const aheadBytes = 64 << 10
+
+// Ahead calls f for the entries in segments that are lent which are there by now, though their
+// writers may not have finished them: in each segment up to the first place without an intact
+// entry, as one may be in flight there. These entries are not repeated.
+func (l *Lender) Ahead(f func(Segment, *Entry) error) error {
+	for log := range l.logs {
+		for _, s := range l.logs[log].segments {
+			for more := true; more; {
+				var err error
+				if more, err = l.ahead(s, f); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// ahead does so with a piece of one segment, and reports whether it found any entry.
+func (l *Lender) ahead(s Segment, f func(Segment, *Entry) error) (found bool, err error) {
+	from, end := l.behind[s.Index], l.o.SegmentBytes
+	at := l.t.Begin(s).Add(uint64(from))
+	p := l.scratch[:min(rdma.Stride, end-from)]
+	if err := read(l.ep, p, at); err != nil || len(p) < HeaderBytes || p[0] != mark {
+		return false, err
+	}
+	layout := l.t.logLayout(s.Push)
+	p = l.scratch[:min(max(aheadBytes, strides(layout.sizeOfBlock(parseHeader(p)))), end-from)]
+	if err := read(l.ep, p, at); err != nil {
+		return false, err
+	}
+	e := Entry{Blocks: make([]rdma.Addr, 1), Segments: []int{s.Index}}
+	for off := 0; off < len(p); found = true {
+		h, data, ok := layout.parse(p[off:])
+		if !ok || uint32(h.stamp) != uint32(from+off) {
+			break
+		}
+		e.Kind, e.Source, e.Stamp, e.Data, e.Blocks[0] = h.kind, h.source, h.stamp, data, at.Add(uint64(off))
+		off += strides(layout.sizeOfBlock(h))
+		l.behind[s.Index] = from + off
+		if err := f(s, &e); err != nil {
+			return true, err
+		}
+	}
+	return found, nil
+}
+
 // scan calls f for the entries of a segment that were not digested, up to a stamp. It relies on
 // this: a log's writer takes places in order, and entries of an earlier term are ahead of those of
 // a later one.

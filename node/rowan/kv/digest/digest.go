@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
@@ -50,6 +51,8 @@ type Digester struct {
 	reach int
 	// Senders have made progress since Moved was called.
 	moved bool
+	// When segments are digested ahead next.
+	next time.Duration
 }
 
 // New returns the digester of a server.
@@ -80,15 +83,34 @@ func (d *Digester) Settle(upTo func(source uint16) uint64) error {
 	if err := d.Step(); err != nil {
 		return err
 	}
-	err := d.in.Settle(upTo, func(seg rowan.Segment, e *rowan.Entry) error {
-		u := d.takeEarly(seg)
-		err := d.Take(&u, e)
-		// The segment is digested to its end when it is used. Settle does not repeat what it has
-		// found.
-		d.early = append(d.early, u)
+	if err := d.in.Settle(upTo, d.takeNow); err != nil {
 		return err
-	})
-	if err != nil {
+	}
+	return d.Flush()
+}
+
+// takeNow digests an entry of a segment that others still fill. When the segment is used, it is
+// digested to its end, and what was taken is not repeated.
+func (d *Digester) takeNow(seg rowan.Segment, e *rowan.Entry) error {
+	u := d.takeEarly(seg)
+	err := d.Take(&u, e)
+	d.early = append(d.early, u)
+	return err
+}
+
+// ahead digests what there is in segments that are not used yet, while the server is short of free
+// ones. Each remote log has a segment of its own that is filled, and the entries there may be the
+// ones that make the garbage of which room is made: with few DELs in each, none is ever full, no
+// cleaner finds anything, and DELs are refused for ever. A ring has one segment for all sources.
+//
+// It happens a few times in the time after which a write is refused.
+func (d *Digester) ahead() error {
+	l, ok := d.in.(*rowan.Lender)
+	if !ok || d.ep.Now() < d.next || d.s.Table.Free() > d.s.Opt.Keep && !d.s.Space.Starves() {
+		return nil
+	}
+	d.next = d.ep.Now() + d.s.Opt.FullAfter/4
+	if err := l.Ahead(d.takeNow); err != nil {
 		return err
 	}
 	return d.Flush()
@@ -273,7 +295,7 @@ func (d *Digester) Step() error {
 			return err
 		}
 	}
-	return nil
+	return d.ahead()
 }
 
 // Commit finds the used segments that are committed: no version in them is above the CommitVer of
