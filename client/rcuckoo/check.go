@@ -22,6 +22,10 @@ import (
 //
 // What a repair completes is reported as waiting. Check changes nothing, and leaves out shards on
 // dead nodes.
+//
+// While no client is at work, what is read one after the other is of one moment. With clients at
+// work, rows and marks that belong together could be read on both sides of a change, and look
+// like damage.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -32,6 +36,7 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 		return r, errors.Join(fmt.Errorf("check: %w", err), ep.Close())
 	}
 	c := checker{s: s, r: &r}
+	// A shard that cannot be read does not keep the others from being checked.
 	for shard := range s.session.Table.Shards {
 		e := c.shard(shard)
 		switch {
@@ -60,6 +65,10 @@ func Check(f rdma.Fabric) (r client.Report, err error) {
 }
 
 // checker has what Check has found.
+//
+// A finding is damage if no crash can leave it, and waits if the next repair, recovery or
+// takeover completes it. What tells them apart is whether an intent, a lease or a claim list
+// names the part.
 type checker struct {
 	s *Store
 	r *client.Report
@@ -96,11 +105,14 @@ func (c *checker) shard(shard int) error {
 	}
 	c.rows, c.begun = make([]table.Row, 0, s.session.Table.Rows), false
 	c.named, c.uses = map[uint32]bool{}, map[uint64]use{}
+	// Copies of all rows: an entry is compared with the other row of its key, which may be any
+	// row.
 	if err := table.EachRow(s.session.Table, s.session.EP, shard, s.session.Table.Leads[shard],
 		func(_ uint32, r table.Row) { c.rows = append(c.rows, append(table.Row(nil), r...)) }); err != nil {
 		return err
 	}
 	s.op.Begin()
+	// The intents excuse the locks, torn rows and duplicates that are found below.
 	if err := s.detector.Look(s.op, shard); err != nil {
 		return err
 	}
@@ -123,6 +135,8 @@ func (c *checker) shard(shard int) error {
 // unless the word is being repaired.
 func (c *checker) locks(shard int) error {
 	s := c.s
+	// The bits of each word that intents name. A torn intent names none: its client has taken no
+	// lock by it (I2).
 	claimed := make([]uint64, s.session.Table.LockWords)
 	for w := range claimed {
 		for claimant := range s.detector.Claimants([]uint32{uint32(w)}) {
@@ -130,6 +144,7 @@ func (c *checker) locks(shard int) error {
 			claimed[w] |= t.Bits(uint32(w))
 		}
 	}
+	// Any intent that is not idle, also a torn one, excuses extents that are used and not named.
 	for id := range rdma.ClientID(s.session.Table.Clients) {
 		if t := s.detector.IntentOf(id + 1); !table.Idle(t.State) {
 			c.begun = true
@@ -177,6 +192,7 @@ func (c *checker) row(shard int, n uint32) {
 	case !s.session.Table.Valid(r, shard, n):
 		c.r.Damaged("row %d of shard %d is torn, and no client has locked it", n, shard)
 		return
+	// The entries of a row that is not part of the table are not checked: its parent has them.
 	case !c.made(shard, n):
 		return
 	}
@@ -200,6 +216,7 @@ func (c *checker) entry(shard int, n uint32, slot int, e table.Entry) {
 	s := c.s
 	key := s.session.Table.Key(e)
 	at := s.session.Table.Place(key)
+	// The hashes give a key two numbers (section 3.3), and its segment bits one row of each.
 	if at.Shard != shard || !at.Has(s.session.Table.Number(n)) || !s.session.Table.Belongs(n, at.Bits, c.rows[n]) {
 		c.r.Damaged("key %.40q is in row %d of shard %d: it belongs into row %d or %d of shard %d", key, n, shard,
 			c.leaf(shard, at.First, at.Bits), c.leaf(shard, at.Second, at.Bits), at.Shard)
@@ -217,6 +234,7 @@ func (c *checker) entry(shard int, n uint32, slot int, e table.Entry) {
 		s.session.Table.Find(c.rows[other], key) < 0 {
 		return
 	}
+	// The key was counted here, and is counted once more when the other row is checked.
 	c.keys--
 	if c.cut(n) && c.cut(other) {
 		c.r.Waits("key %.40q is in row %d and in row %d of shard %d", key, n, other, shard)

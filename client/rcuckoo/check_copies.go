@@ -11,7 +11,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// led reports whether a shard has a leader that can be checked: a copy with the leader's role.
+// led reports whether a shard has a leader that can be checked: a copy with the leader's role. A
+// copy without the role may lead in a view that is busy. Its locks, marks and growth word are not
+// made yet, so nothing of the shard can be checked against them.
 func (c *checker) led(shard int) (bool, error) {
 	s := c.s
 	if s.session.Table.Replicas == 1 || s.session.Table.Orphan[shard] {
@@ -26,6 +28,7 @@ func (c *checker) led(shard int) (bool, error) {
 
 // backups checks a shard's other copies, but for those on dead nodes: they have the rows of the
 // leader, and the values in extents that these name (C2), except where an operation was cut off.
+// It compares them with what was found at the leader, so it comes last.
 func (c *checker) backups(shard int) error {
 	s := c.s
 	for _, at := range s.session.Table.Backups(shard) {
@@ -59,8 +62,11 @@ const contentsAtOnce = 512
 // contentsAtOnce of them.
 func (c *checker) sameContents(shard int, at node.Replica) error {
 	s := c.s
+	// Op i of the batch reads the value of uses[i].
 	b, uses := s.session.EP.Batch(), make([]use, 0, contentsAtOnce)
 	flush := func() error {
+		// Released here, with the values. The batch that takes its place is released by the next
+		// flush, or at the end.
 		defer func() { b, uses = s.session.EP.Batch(), uses[:0] }()
 		defer b.Release()
 		if err := s.op.Do(steps.ReadExtent, b); err != nil {
@@ -75,6 +81,7 @@ func (c *checker) sameContents(shard int, at node.Replica) error {
 		return nil
 	}
 	defer func() { b.Release() }()
+	// By number: the order of a map differs between runs.
 	for extent := range s.session.Table.AllExtents() {
 		u, ok := c.uses[extent]
 		if !ok {

@@ -15,7 +15,8 @@ type use struct {
 }
 
 // name notes that a key's row names an extent. Only one key may name an extent; while a key is in
-// both its rows, both name the same use.
+// both its rows, both name the same use. A use is compared with its stamp, so an earlier use of
+// the same extent is another one.
 func (c *checker) name(shard int, n uint32, key []byte, r table.Ref) {
 	switch old, ok := c.uses[r.Extent]; {
 	case !c.s.session.Table.Names(r, len(key)):
@@ -65,6 +66,7 @@ func (c *checker) extents(shard int) error {
 	if err != nil {
 		return err
 	}
+	// A ref to an extent that Walk did not reach is in a slab beyond the count.
 	if seen < len(c.uses) {
 		c.r.Damaged("%d extents of shard %d are named, and their slabs were not handed out", len(c.uses)-seen, shard)
 	}
@@ -73,17 +75,25 @@ func (c *checker) extents(shard int) error {
 
 // unit checks that the marks of a unit are of one class, or held by a client with moves that name
 // the unit. false: they are not, and the extents of the unit are not checked.
+//
+// The first mark has the unit's class, as each class has an extent at the first place. The marks
+// of all extents in that class have it, too. Each other mark has a class in which it belongs to
+// no extent, either. If it had one in which it does, a scan would find an extent there, which
+// overlaps others: see carve.go of package extents.
 func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h claimLists) bool {
 	s := c.s
+	// The class of the unit, or converting while a client holds the first mark.
 	class := s.session.Table.Class(s.session.Table.MarkOf(marks, i, 0) >> 1)
 	for place := range s.session.Table.Most() {
 		m := s.session.Table.MarkOf(marks, i, place)
 		of := s.session.Table.Class(m >> 1)
 		id := rdma.ClientID(m >> 1)
 		switch {
+		// The holder completes the change of class, or takes it back, from its moves.
 		case of == table.Converting && m&1 != 0 && h.moves[unit][id]:
 			c.r.Waits("client %d changes the size of extents in unit %d of shard %d", id, unit, shard)
 			class = table.Converting
+		// No moves of its holder name the unit, so no recovery finds the mark.
 		case of == table.Converting && s.session.Table.Classes > 1:
 			c.r.Damaged("place %d of unit %d of shard %d is lost: client %d holds it, and does not say so",
 				place, unit, shard, id)
@@ -99,7 +109,8 @@ func (c *checker) unit(shard int, unit uint64, i int, marks []uint64, h claimLis
 }
 
 // extent checks that an extent is named by a row, free, or in a client's claim list. named: a row
-// names it.
+// names it. A claim list names a use, with its stamp: an extent that was freed and claimed by
+// another client since is not excused by it.
 func (c *checker) extent(shard int, extent, m uint64, h claimLists) (named bool, err error) {
 	s := c.s
 	stamp, class := m>>1, s.session.Table.Class(m>>1)
@@ -125,6 +136,9 @@ func (c *checker) extent(shard int, extent, m uint64, h claimLists) (named bool,
 
 // claimLists are what the claim lists of all clients name in a shard. moves are by unit: the
 // clients that change the unit's class.
+//
+// A torn claim list may name some of its extents, or none: nothing that it was to name is claimed
+// then (claims.go of package table).
 type claimLists struct {
 	of    map[table.Ref]rdma.ClientID
 	moves map[uint64]map[rdma.ClientID]bool
@@ -164,7 +178,7 @@ func (c *checker) claimLists(shard int) (claimLists, error) {
 }
 
 // use checks an extent that a row names: its mark says that this use goes on, and it has the
-// key's value.
+// key's value. The value lies at the leader here; for the other copies see sameContents.
 func (c *checker) use(shard int, u use, m uint64) error {
 	s := c.s
 	if m != table.Mark(u.Stamp, true) {

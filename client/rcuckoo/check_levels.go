@@ -5,6 +5,8 @@ import (
 )
 
 // growth checks that all rows of a table's level have memory, and that no row has a higher level.
+// The memory of a level is there before the growth word names the level, and rows are divided up
+// to that level only: see grow.go.
 func (c *checker) growth(shard int) error {
 	s := c.s
 	if s.session.Table.Levels == 0 {
@@ -47,8 +49,11 @@ func (c *checker) made(shard int, n uint32) bool {
 	case divided && s.session.Table.Made(n, r):
 		c.grown++
 		return true
+	// Memory as it was in a new pool.
 	case !divided && s.session.Table.Version(r) == 0:
 		return false
+	// The new row is written ahead of the old one, so a crash between them leaves it without its
+	// parent having been divided.
 	case c.cut(n):
 		c.r.Waits("row %d of shard %d was being made from row %d", n, shard, s.session.Table.Parent(n))
 	case divided:
@@ -61,7 +66,8 @@ func (c *checker) made(shard int, n uint32) bool {
 }
 
 // leaf returns the row of a number where entries with these bits belong. If a row on the way is
-// torn, it returns that row.
+// torn, it returns that row. It goes from the first segment to the child that the bits name, as
+// often as rows were divided.
 func (c *checker) leaf(shard int, number, bits uint32) uint32 {
 	id := number
 	for int(id) < len(c.rows) && c.s.session.Table.Valid(c.rows[id], shard,

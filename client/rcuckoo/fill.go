@@ -50,6 +50,8 @@ func fillShard(l *table.Layout, ep rdma.Endpoint, shard int, all []client.Fill) 
 	rows := all[0]
 	err := error(rdma.ErrNodeDown)
 	for _, at := range l.Copies[shard] {
+		// It begins again with each copy: what was added on a copy with a node that died
+		// meanwhile does not count.
 		rows = all[0]
 		err = fillSomeRows(l, ep, shard, at, &rows)
 		if !errors.Is(err, rdma.ErrNodeDown) {
@@ -67,12 +69,15 @@ func fillShard(l *table.Layout, ep rdma.Endpoint, shard int, all []client.Fill) 
 }
 
 // fillSomeRows adds the entries of a sample of a copy's rows. Rows that are torn or not made yet
-// are left out.
+// are left out. A row that is not made has no entries: those that will move there are in its
+// parent.
 func fillSomeRows(l *table.Layout, ep rdma.Endpoint, shard int, at node.Replica, fill *client.Fill) error {
 	backed, err := table.Backed(l, ep, shard)
 	if err != nil {
 		return err
 	}
+	// The bound on the sample is shared by the shards, so a look at a pool of many shards reads
+	// no more.
 	spans, whole := client.Sample(uint64(backed), uint64(max(fillRows/l.Shards, fillRun)), fillRun, uint64(backed))
 	fill.Sampled = fill.Sampled || !whole
 	for _, s := range spans {
@@ -106,12 +111,16 @@ func fillExtents(l *table.Layout, ep rdma.Endpoint, shard int, fill *client.Fill
 			return fmt.Errorf("read the marks of slab %d: %w", s.From, err)
 		}
 		for i := range l.SlabMarks() {
+			// A mark is set while a row names the extent, while a client has claimed it, and
+			// while a client changes the class of its unit.
 			if m := le.Uint64(marks[i*table.MarkBytes:]); m&1 != 0 {
 				used += l.Share(l.Class(m >> 1))
 			}
 		}
 	}
 	if n := uint64(len(spans)); n > 0 {
+		// Each slab has as many marks, so the slabs that were read stand for all that were handed
+		// out.
 		used = used * handed / n
 	}
 	fill.Add(used, l.AllExtents())

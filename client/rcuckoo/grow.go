@@ -44,6 +44,9 @@ const helpShare = 16
 // that are held. A wrong guess costs a trip for each step towards the right row; the locks do not
 // depend on levels. Torn rows are left to the caller. The error wraps client.ErrDamaged if rows
 // lead to each other without end.
+//
+// Rows are divided and made under their lock, so what the rows say of their levels holds until
+// the lock is released.
 func (s *Store) descend(o *session.Op, at *table.Place) error {
 	if o.Table.Levels == 0 {
 		return nil
@@ -51,6 +54,8 @@ func (s *Store) descend(o *session.Op, at *table.Place) error {
 	l := s.locks
 	for range 2*o.Table.Levels + 3 { // a guess, and the way up or down, with a READ for each step
 		first, second := l.Row(at.First, o.Table.RowBytes), l.Row(at.Second, o.Table.RowBytes)
+		// After a wrong guess the place names rows to which the last ones led, and which are not
+		// read yet.
 		if first == nil || second == nil {
 			s.locks.ReadPlace(o, *at)
 			if err := s.readHeld(o); err != nil {
@@ -62,13 +67,15 @@ func (s *Store) descend(o *session.Op, at *table.Place) error {
 			o.Table.Follow(at, first, second) {
 			return nil
 		}
+		// The next READ of rows brings the growth word along, for better guesses.
 		s.levels.Doubts[l.Shard] = true
 	}
 	err := fmt.Errorf("rows %d and %d of shard %d lead nowhere: %w", at.First, at.Second, l.Shard, client.ErrDamaged)
 	return errors.Join(err, s.locks.Release(o))
 }
 
-// readHeld reads all bands again, under the locks that are held.
+// readHeld reads all bands again, under the locks that are held. It needs no fence: the locks
+// have been taken in an earlier trip, so no other client writes these rows.
 func (s *Store) readHeld(o *session.Op) error {
 	s.locks.EndReads()
 	b := o.EP.Batch()
@@ -92,6 +99,7 @@ func (s *Store) makeRoom(o *session.Op, at table.Place) error {
 	if o.Table.Levels > 0 {
 		level, _ = table.GrowthOf(s.levels.Words[shard])
 	}
+	// The two rows may be the same one, which is divided once.
 	for i, id := range [2]uint32{at.First, at.Second} {
 		r := s.locks.Row(id, o.Table.RowBytes)
 		last = last && o.Table.Level(r) >= o.Table.Levels
@@ -102,6 +110,8 @@ func (s *Store) makeRoom(o *session.Op, at table.Place) error {
 	if n > 0 {
 		return s.divide(o, n)
 	}
+	// Both rows have the level. raise needs no lock: of several clients that begin a level, the
+	// CAS lets one.
 	if err := s.locks.Release(o); err != nil {
 		return err
 	}
@@ -112,9 +122,11 @@ func (s *Store) makeRoom(o *session.Op, at table.Place) error {
 }
 
 // addDivision notes the changes that divide a row, behind n other changes, and returns how many
-// they are. The new row comes first: see levels.go of package table.
+// they are. The new row comes first: see levels.go of package table. The redo has the slots that
+// move, so a repair moves the same entries, without a look at their keys.
 func (s *Store) addDivision(o *session.Op, n int, id uint32, r table.Row) int {
 	level := o.Table.Level(r)
+	// The level of the row is the number of the segment bit that is looked at next.
 	moving := uint64(0)
 	for slot := range o.Table.Slots {
 		e := o.Table.Entry(r, slot)
@@ -128,7 +140,9 @@ func (s *Store) addDivision(o *session.Op, n int, id uint32, r table.Row) int {
 }
 
 // divide carries out n changes that divide rows, and releases the locks. The operation's own
-// change is not among them, so a failure leaves no doubt about the operation: sent is false.
+// change is not among them, so a failure leaves no doubt about the operation: sent is false. What
+// a crash leaves is the same as in any other change: see write. Repair completes the division,
+// and the INSERT that began it has not begun.
 func (s *Store) divide(o *session.Op, n int) error {
 	err := s.write(o, s.changes[:n], table.Ref{})
 	s.locks.Sent = false
@@ -139,7 +153,8 @@ func (s *Store) divide(o *session.Op, n int) error {
 }
 
 // raise begins the level after the one that a table has, unless another client has begun it. The
-// memory comes first: rows of the new level can be reached once the word is set.
+// memory comes first: rows of the new level can be reached once the word is set. The order is
+// relied on by all that read rows by their ids: no client is led to a row without memory.
 func (s *Store) raise(o *session.Op, shard, level int) error {
 	if err := s.backLevel(o, shard, level+1); err != nil {
 		return err
@@ -150,6 +165,8 @@ func (s *Store) raise(o *session.Op, shard, level int) error {
 	next := uint64(level+1) << table.LevelShift
 	cas := b.MaskedCompareSwap(o.Table.GrowthAt(shard), uint64(level)<<table.LevelShift, levelMask, next, ^uint64(0))
 	if err := o.Do(steps.RaiseLevel, b); err != nil {
+		// The CAS may still land, and the level begin then: its memory is there. The shard owns
+		// the batch until it has landed.
 		o.KeepFlying(shard, b)
 		return fmt.Errorf("begin level %d of shard %d: %w", level+1, shard, err)
 	}
@@ -163,13 +180,14 @@ func (s *Store) raise(o *session.Op, shard, level int) error {
 }
 
 // backLevel has the node give memory to all segments of a level. The error wraps client.ErrFull
-// when there is not enough.
+// when there is not enough. A crash between two calls leaves some of them without memory, and the
+// level not begun; the next INSERT that needs the level goes on.
 func (s *Store) backLevel(o *session.Op, shard, level int) error {
 	if o.Table.Replicas > 1 {
 		return nil // all segments have had memory since the pool was made
 	}
 	// The node itself counts the segments and refuses more than segments, so any client may ask
-	// at any time.
+	// at any time. The first segment has had memory from the beginning, and is not counted.
 	home, index := o.Table.Leads[shard].Node, o.Table.Leads[shard].Index
 	segment, segments := uint64(o.Table.Rows)*uint64(o.Table.RowBytes), uint64(1)<<level-1
 	for {
@@ -180,6 +198,7 @@ func (s *Store) backLevel(o *session.Op, shard, level int) error {
 		err := o.EP.Call(home, &r, o.Each)
 		switch {
 		case errors.Is(err, rdma.ErrFull): // there is no memory, or other clients have asked for all segments
+			// The count decides which.
 			have, unread := o.ReadWord(o.Table.GrowthAt(shard).Add(table.GrowthSegments))
 			if unread != nil || have < segments {
 				return errors.Join(fmt.Errorf("grow shard %d to level %d: %w", shard, level, err), unread)
@@ -209,6 +228,8 @@ func (s *Store) help(o *session.Op, shard int) {
 	if level == 0 || cursor >= o.Table.Ends(level) || st.Dirty || st.Flying != nil || len(st.Leased) > 0 {
 		return
 	}
+	// An op of its own: its batches have less time, and the heartbeat that its locks set ends with
+	// it.
 	_ = s.share(o.Bounded(o.Left()/helpShare, o.Until, o.Heartbeat), shard)
 }
 
@@ -224,6 +245,7 @@ func (s *Store) share(o *session.Op, shard int) error {
 	level, share := table.GrowthOf(add.Result) // both of one moment: the share is of this level
 	s.levels.Learn(shard, add.Result+1)
 	b.Release()
+	// Clients that have not learned of the end add to the cursor all the same.
 	if level == 0 || share >= o.Table.Ends(level) {
 		return nil
 	}
@@ -241,6 +263,8 @@ func (s *Store) share(o *session.Op, shard int) error {
 	}
 	n := 0
 	for id := from; id < to; id++ {
+		// An INSERT that found the row full may have divided it since the share was taken. A torn
+		// row is left to the clients that read it.
 		if r := s.locks.Row(id, o.Table.RowBytes); o.Table.Valid(r, shard, id) && o.Table.Made(id, r) &&
 			o.Table.Level(r) < level {
 			n += s.addDivision(o, n, id, r)
@@ -252,7 +276,8 @@ func (s *Store) share(o *session.Op, shard int) error {
 	return s.divide(o, n)
 }
 
-// where returns the place of a key, with the rows that are guessed.
+// where returns the place of a key, with the rows that are guessed. No trip is spent on the
+// guess; the levels of the rows correct it: see descend, and answer.
 func (s *Store) where(key []byte) table.Place {
 	at := s.session.Table.Place(key)
 	if s.session.Table.Levels > 0 {
@@ -277,7 +302,8 @@ func (s *Store) learned(shard int, read *rdma.Op) {
 	}
 }
 
-// readGrowths reads the growth words of all shards but those on nodes that are down.
+// readGrowths reads the growth words of all shards but those on nodes that are down. It looks at
+// each op by itself, as a node that is down must not fail the others.
 func (s *Store) readGrowths(o *session.Op) error {
 	if o.Table.Levels == 0 {
 		return nil

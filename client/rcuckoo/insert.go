@@ -43,6 +43,9 @@ const guesses = 3
 // the cache, which may be out of date; later ones from rows that explore reads. The error wraps
 // client.ErrFull when no path exists and the table cannot grow, and rdma.ErrTimeout when the time
 // is used up; nothing was changed then.
+//
+// No lock is held between two tries. A crash there leaves an intent that is idle, or names locks
+// which are free, and the extent of the value in the claim list.
 func (s *Store) insert(o *session.Op, at table.Place, key, value []byte) error {
 	for round := 0; ; round++ {
 		path, result := s.search.Find(s.cache, at, table.SearchDepth)
@@ -72,12 +75,17 @@ func (s *Store) insert(o *session.Op, at table.Place, key, value []byte) error {
 func (s *Store) insertBy(o *session.Op, path []search.Step, at *table.Place, key, value []byte, full bool) (
 	done bool, err error,
 ) {
+	// Rows may be named in any order, and several times: locks sorts their bits by words (section
+	// 3.4.1). With each lock all of its rows are read, so a path through other rows than were
+	// guessed may be found, too.
 	s.locks.Start(at.Shard)
 	s.locks.LockCovered(o, at.First)
 	s.locks.LockCovered(o, at.Second)
 	for _, p := range path {
 		s.locks.LockCovered(o, p.Row)
 	}
+	// Each try writes the value into the same extent again. No row names the extent before the
+	// last try, so no reader sees it change.
 	if err := s.acquire(o, s.taken, key, value); err != nil {
 		return false, err
 	}
@@ -85,6 +93,8 @@ func (s *Store) insertBy(o *session.Op, path []search.Step, at *table.Place, key
 	if err != nil {
 		return false, err
 	}
+	// Both rows were read under their locks, so the answer is sure, and no other client inserts
+	// the key meanwhile.
 	if slot >= 0 {
 		if err := s.locks.Release(o); err != nil {
 			return false, err
@@ -104,6 +114,8 @@ func (s *Store) insertBy(o *session.Op, path []search.Step, at *table.Place, key
 	for i, p := range path {
 		c := table.Change{Row: p.Row, Slot: p.Slot}
 		if i+1 < len(path) {
+			// The entry shares the memory of the row that was read, which stays until the rows
+			// are written.
 			c.Entry = o.Table.Entry(s.locks.Row(path[i+1].Row, o.Table.RowBytes), path[i+1].Slot)
 		} else {
 			c.Entry = s.newEntry(key, value)
@@ -138,6 +150,9 @@ func (v lockedRows) Row(shard int, n uint32) table.Row {
 
 // explore looks for a path in rows that it reads without locks, as many trips as the search
 // needs. PathNone: all rows within reach were full when they were read.
+//
+// The rows that it collects are of different moments. The path is a guess all the same, better
+// than that from the cache: the search in locked rows decides.
 func (s *Store) explore(o *session.Op, at table.Place) ([]search.Step, search.Result, error) {
 	rows := search.Neighbourhood{}
 	r := o.Pace
@@ -177,6 +192,8 @@ func (s *Store) readMissing(o *session.Op, shard int, rows search.Neighbourhood)
 			torn++
 			continue
 		}
+		// A copy: the search goes on when the batch is released. A torn row stays out of the view,
+		// so the next search asks for it again.
 		rows[n] = append(table.Row(nil), r...)
 		s.cache.Put(shard, n, r)
 	}

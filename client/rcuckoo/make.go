@@ -14,6 +14,10 @@ import (
 // Make writes an empty store into the zeroed memory of a new pool. The error wraps ErrParams, or
 // rdma.ErrFull when there is not enough memory. Zero is the empty state of all parts, so only the
 // header is written, and with replicas the roles of the first leaders.
+//
+// Each node's header has a checksum, so a crash before the first one is whole leaves a pool in
+// which clients find no store. The roles come last: Check reports a shard without one as a shard
+// that waits for a leader.
 func Make(f rdma.Fabric, p table.Params) error {
 	l, err := table.New(p, f.Nodes())
 	if err != nil {
@@ -45,22 +49,26 @@ func Make(f rdma.Fabric, p table.Params) error {
 }
 
 // commit backs with memory what a new pool needs on a node: all but slabs, and the rows of later
-// segments.
+// segments. Clients ask the nodes for the rest when they need it (node.ProcGrow), and read none
+// of it before: the counts and growth words say how far memory is backed.
 func commit(l *table.Layout, f rdma.Fabric, n int) error {
 	if l.Replicas > 1 { // the copies would have to agree on when to back more
 		return node.Commit(f, n, 0, l.Bytes)
 	}
+	// The queues lie behind the slabs, so no range below has them.
 	if l.Tickets > 0 {
 		if err := node.Commit(f, n, l.Areas.Queues.Base, l.Areas.Queues.Each*uint64(l.PerNode)); err != nil {
 			return err
 		}
 	}
+	// In a table that cannot grow all rows are needed, and lie ahead of the slabs in one range.
 	if l.Levels == 0 {
 		return node.Commit(f, n, 0, l.Areas.Slabs.Base)
 	}
 	if err := node.Commit(f, n, 0, l.Areas.Rows.Base); err != nil {
 		return err
 	}
+	// Of each table the first segment: backLevel asks for those of later levels.
 	for i := range l.PerNode {
 		if err := node.Commit(f, n, l.Areas.Rows.Of(i), uint64(l.Rows)*uint64(l.RowBytes)); err != nil {
 			return err

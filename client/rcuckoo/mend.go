@@ -44,7 +44,9 @@ func (m *Recoverer) Recover(v rdma.View, c rdma.ClientID) error {
 	if int(c) > s.session.Table.Clients {
 		return nil
 	}
+	// The endpoint has joined v: from here on the layout has the leaders of v, too.
 	s.session.View.Enter(v)
+	// Repair takes the client for fenced off without asking the pool, and evicts it from leases.
 	s.detector.Condemned = c
 	defer func() { s.detector.Condemned = 0 }()
 	for shard := range s.session.Table.Shards {
@@ -56,6 +58,7 @@ func (m *Recoverer) Recover(v rdma.View, c rdma.ClientID) error {
 		if err := o.Repeat(func() error { return s.settler.Recover(o, shard, c) }); err != nil {
 			return fmt.Errorf("recover client %d in shard %d: %w", c, shard, err)
 		}
+		// Extents come after redos: then the rows say for good which extents they name.
 		if _, err := s.extents.Leave(shard, c); err != nil {
 			return fmt.Errorf("recover client %d: %w", c, err)
 		}
@@ -86,6 +89,8 @@ func (m *Recoverer) Mend(v rdma.View) error {
 		if s.session.Table.Orphan[shard] {
 			continue
 		}
+		// The role is the last WRITE of a takeover, so without it nothing of the takeover counts
+		// as done.
 		role, err := s.op.ReadWord(s.session.Table.RoleAt(shard))
 		if err == nil && role != table.Leading {
 			err = recovery.TakeOver(s.op, shard)

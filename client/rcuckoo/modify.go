@@ -53,6 +53,7 @@ func (s *Store) modify(k kind, key, value []byte) error {
 	at := s.where(key)
 	s.taken, s.takenIn = table.Ref{}, at.Shard // ApplyView clears taken when another copy of its shard leads
 	err := s.carryOut(o, k, at, key, value)
+	// Deferred, as help may leave an intent or leases, too.
 	defer o.DeferCleanup(at.Shard)
 	switch {
 	case err == nil:
@@ -60,8 +61,10 @@ func (s *Store) modify(k kind, key, value []byte) error {
 			s.help(o, at.Shard)
 		}
 		return nil
+	// No extent was taken, or it was forgotten with the shard: the takeover has freed it.
 	case s.taken.Stamp == 0:
 	case errors.Is(err, client.ErrUncertain):
+		// It is looked for in the rows once the shard is settled.
 		s.extents.MarkUnresolved(at.Shard, s.taken)
 	default:
 		s.extents.Give(at.Shard, s.taken)
@@ -73,6 +76,8 @@ func (s *Store) modify(k kind, key, value []byte) error {
 // try begins with an idle view and a shard that is settled.
 func (s *Store) carryOut(o *session.Op, k kind, at table.Place, key, value []byte) error {
 	for range session.Joins {
+		// This try may fail before it begins with locks: what the last one has sent must not
+		// count.
 		s.locks.Sent = false
 		err := o.AwaitIdleView()
 		if err == nil {
@@ -81,6 +86,7 @@ func (s *Store) carryOut(o *session.Op, k kind, at table.Place, key, value []byt
 		}
 		if err == nil {
 			err = s.try(o, k, at, key, value)
+			// The heartbeat was for the intent of this try. To settle it the worker sends others.
 			o.Heartbeat = nil
 		}
 		if err == nil {
@@ -127,9 +133,8 @@ func (s *Store) MaxPair() int { return s.session.Table.MaxValue() }
 // are free; locks and no redo, so repair frees the locks, and nothing has changed; a whole redo,
 // so repair carries it out; free locks and an intent, which repair ends.
 //
-//	It keeps the extent that it takes in s.taken, so the next try uses
-//
-// the same one. The error wraps ErrAgain when the operation has to begin again.
+// The extent that it takes is kept in s.taken, so the next try uses the same one. The error wraps
+// ErrAgain when the operation has to begin again.
 func (s *Store) try(o *session.Op, k kind, at table.Place, key, value []byte) error {
 	// An extent is taken before any lock: claims may take several trips.
 	if len(value) > o.Table.InlineBytes && s.taken.Stamp == 0 {
@@ -141,6 +146,8 @@ func (s *Store) try(o *session.Op, k kind, at table.Place, key, value []byte) er
 	if k == inserting {
 		return s.insert(o, at, key, value)
 	}
+	// Both rows are locked, whichever has the key: an INSERT could move the key from one to the
+	// other, but not without both locks.
 	s.locks.Start(at.Shard)
 	s.locks.LockRow(o, at.First)
 	s.locks.LockRow(o, at.Second)
@@ -167,6 +174,7 @@ func (s *Store) try(o *session.Op, k kind, at table.Place, key, value []byte) er
 	if k == updating {
 		c.Entry = s.newEntry(key, value)
 	} else {
+		// A DELETE leaves a slot that is all zero, with meta 0.
 		clear(s.spare)
 	}
 	s.changes[0] = c
@@ -174,7 +182,7 @@ func (s *Store) try(o *session.Op, k kind, at table.Place, key, value []byte) er
 }
 
 // newEntry encodes a pair's entry into s.spare, with the value or a ref to the extent that was
-// taken.
+// taken. The entry shares s.spare, so there is one new entry at a time.
 func (s *Store) newEntry(key, value []byte) table.Entry {
 	if s.taken.Stamp != 0 {
 		return s.session.Table.Named(s.spare, key, s.taken)
@@ -213,7 +221,8 @@ func (s *Store) held(o *session.Op, at *table.Place, key []byte) (n uint32, slot
 }
 
 // acquire takes the locks that are wanted. If a lock word has to be repaired it is repaired, or
-// the repair is waited for, and the operation has to begin again.
+// the repair is waited for, and the operation has to begin again. Nothing is held meanwhile, and
+// no intent names the word: a repairer waits for all that do.
 func (s *Store) acquire(o *session.Op, taken table.Ref, key, value []byte) error {
 	err := s.locks.Acquire(o, taken, key, value)
 	if !errors.Is(err, locks.ErrBlocked) {

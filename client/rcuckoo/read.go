@@ -37,7 +37,10 @@ func (s *Store) Get(key []byte) ([]byte, error) {
 	at := s.where(key)
 	var v []byte
 	for range session.Joins {
+		// Others may wait for what earlier operations of the worker left, however long it only
+		// reads.
 		s.settler.RunCleanup(o)
+		// Under a busy view a copy that did not lead before is not read (C5).
 		err := o.AwaitLeader(at.Shard)
 		if err == nil {
 			if v, err = s.get(o, at, key); err == nil {
@@ -71,6 +74,7 @@ func (s *Store) get(o *session.Op, at table.Place, key []byte) ([]byte, error) {
 	var before rowVersions
 	for r := o.Pace; ; {
 		b := o.EP.Batch()
+		// No fence: no atomic is ahead of the READs.
 		s.locks.AddReads(o, b, false)
 		growth := s.addGrowth(o, b, at.Shard)
 		step := steps.ReadRows
@@ -135,10 +139,13 @@ func (s *Store) answer(o *session.Op, at *table.Place, key []byte, before *rowVe
 	for i, n := range [2]uint32{at.First, at.Second} {
 		r := s.locks.Row(n, o.Table.RowBytes)
 		if !o.Table.Valid(r, at.Shard, n) {
+			// The other row may have the key. If it has not, this look proves nothing.
 			now.known = false
 			continue
 		}
 		s.cache.Put(at.Shard, n, r)
+		// A whole row that has the key decides, whatever the other one is: while both have the
+		// key, the client that moves it has their locks, so the value is the same.
 		if slot := o.Table.Find(r, key); slot >= 0 {
 			e := o.Table.Entry(r, slot)
 			switch {

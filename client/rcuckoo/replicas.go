@@ -44,7 +44,7 @@ import (
 // see takeover.go of package recovery; for how a spare takes a place, restore.go of package
 // recovery.
 
-// ApplyView makes a view the worker's. In a shard that another copy leads now, the worker owns
+// applyView makes a view the worker's. In a shard that another copy leads now, the worker owns
 // nothing any more: it forgets its extents, leases and what it knows of growth, and the shard is
 // dirty. See takeover.go of package recovery.
 func (s *Store) applyView(v *rdma.View) {
@@ -56,10 +56,12 @@ func (s *Store) applyView(v *rdma.View) {
 		}
 		s.session.TakeoverPending[shard] = true
 		st := &s.session.Shards[shard]
+		// Flying stays: settling the shard waits for that batch, and releases it.
 		st.Dirty, st.Given, st.Leased = true, false, nil
 		s.extents.Forget(shard)
 		s.levels.Forget(shard)
 		if s.takenIn == shard {
+			// The operation at work takes another extent when it begins again.
 			s.taken = table.Ref{}
 		}
 	}
@@ -72,6 +74,7 @@ func (s *Store) applyView(v *rdma.View) {
 }
 
 // writeBackups carries out changes on all backups, and returns when they are whole there: trip 2.
+// If the batch fails, the redo may be whole on some of them: then the operation has begun (C4).
 func (s *Store) writeBackups(o *session.Op, changes []table.Change, freed table.Ref) error {
 	l := s.locks
 	backups := o.Table.Backups(l.Shard)

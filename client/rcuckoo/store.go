@@ -32,9 +32,18 @@ import (
 //
 // For what a crash after each of these verbs leaves, see intent.go and redo.go of package table,
 // and repair.go of package recovery.
+//
+// locks has the locks of the operation at work, and the rows that it reads. A GET takes no lock,
+// and uses it for its READs alone. The detector has timers that go on from one operation to the
+// next. extents has what the worker has claimed and no row names yet; for a crash the claim lists
+// in the pool say the same. Only INSERTs search the cache, so a row that is out of date costs
+// them a try (section 3.2.3).
 type Store struct {
+	// session has what the worker knows of the shards and of the view. The parts share it through
+	// op and the detector, so what one operation leaves in a shard the next one finds.
 	session *session.Session
-	// op is the operation at work. There is one at a time.
+	// op is the operation at work. There is one at a time. A part of it with other limits, such
+	// as a heartbeat, is an op of its own on the same session.
 	op       *session.Op
 	locks    *locks.Locks
 	detector *locks.Detector
@@ -101,8 +110,10 @@ func open(ep rdma.Endpoint, o session.Options) (*Store, error) {
 	// changed.
 	ses.Enter()
 	v.Follow(s.applyView)
+	// applyView needs levels. It was not called since Follow, as no verb was posted.
 	s.search, s.cache = search.New(l), search.NewCache(l, *cmp.Or(o.CacheBytes, new(session.DefaultCache)))
 	s.levels = s.search.Levels
+	// The op has not begun: only Each bounds these READs.
 	if err := errors.Join(s.op.LoadShardStates(), s.readGrowths(s.op)); err != nil {
 		return nil, fmt.Errorf("open %s: %w", table.Format, err)
 	}
@@ -140,12 +151,17 @@ func (s *Store) Counts(to []telemetry.Counter) []telemetry.Counter {
 // all that is in flight, so a WRITE that ended an intent and was lost shows now. First it settles
 // operations of unknown outcome; when that is impossible the error wraps client.ErrUncertain. A
 // shard on a dead node where the worker left nothing is no error.
+//
+// A crash in Close leaves no more than a crash before it: the intents, leases and claim lists in
+// the pool name all that the worker still holds.
 func (s *Store) Close() error {
 	o := s.op.Begin()
 	o.Ended(true) // if the last intent is not idle, its shard is settled below
 	var errs []error
 	untouched := make([]bool, len(o.Shards))
 	for i, st := range o.Shards { // a node that does not answer holds no more than what the worker knows of
+		// A shard that is dirty with Seq 0 has no operation of this worker: its node did not
+		// answer at open, or another copy leads it since.
 		untouched[i] = st.Flying == nil && len(st.Leased) == 0 && (!st.Dirty || st.Seq == 0) && !s.extents.HasClaims(i)
 	}
 	// These READs are posted behind what is in flight.
@@ -168,7 +184,8 @@ func (s *Store) Close() error {
 }
 
 // leave settles what the worker left in a shard, and gives back the extents that it has claimed
-// there.
+// there. The extents come last: until an operation of unknown outcome is settled, a row may come
+// to name the one that it took.
 func (s *Store) leave(o *session.Op, shard int) error {
 	if err := s.settler.Settled(o, shard); err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 // Usage returns what the memory of a pool is used for. It reads all rows, and counts each copy.
 // It may run while clients work: rows that are being written are not counted, nor are shards of
 // which no copy answers.
+//
+// No two counts are of one moment: rows are read one READ after the other, without locks.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", table.Read)
 	if err != nil {
@@ -30,10 +32,13 @@ func Usage(f rdma.Fabric) ([]client.Use, error) {
 	copies, replicas := uint64(l.Shards)*uint64(l.Replicas), uint64(l.Replicas)
 	rows := copies*uint64(l.Rows) + grown*replicas
 	locks, records := copies*uint64(l.LockWords), copies*uint64(l.Clients)
+	// The copies of a shard have the same rows, but for those that are being written (C3 in
+	// replicas.go). So one copy stands for all.
 	used, slabs = used*replicas, slabs*replicas
 	uses := []client.Use{
 		{Name: "entries used", Count: used, Bytes: used * uint64(l.EntryBytes)},
 		{Name: "entries", Count: rows * uint64(l.Slots), Bytes: rows * uint64(l.RowBytes)},
+		// A lock word, and its repair lease.
 		{Name: "lock words", Count: locks, Bytes: 16 * locks},
 		{Name: "queues of locks", Count: copies * uint64(l.Tickets), Bytes: copies * l.Areas.Queues.Each},
 		{Name: "intents, redos and claims", Count: records,
@@ -59,10 +64,12 @@ type counted struct{ used, grown, slabs uint64 }
 // rdma.ErrNodeDown if none does.
 func count(l *table.Layout, ep rdma.Endpoint, shard int) (c counted, err error) {
 	for _, at := range l.Copies[shard] {
+		// What was counted on a copy with a node that died meanwhile does not count.
 		c = counted{}
 		err = table.EachRow(l, ep, shard, at, func(n uint32, r table.Row) {
 			if l.Valid(r, shard, n) {
 				c.used += uint64(l.Used(r))
+				// A row with memory that is not made yet is no part of the table.
 				if l.Birth(n) > 0 && l.Made(n, r) {
 					c.grown++
 				}
@@ -79,7 +86,8 @@ func count(l *table.Layout, ep rdma.Endpoint, shard int) (c counted, err error) 
 }
 
 // Outlives returns how many memory nodes may die at once while each shard keeps a copy: one less
-// than the fewest copies that any shard has on nodes that are not dead. -1: a shard has none.
+// than the fewest copies that any shard has on nodes that are not dead. -1: a shard has none. A
+// spare counts once it has taken a place: before that it has no copy.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 	ep, l, v, err := client.Look(f, "count the copies", table.Read)
 	if err != nil {

@@ -50,6 +50,7 @@ func (s *Store) write(o *session.Op, changes []table.Change, freed table.Ref) er
 	}
 	s.locks.Finish(o)
 	if freed.Stamp != 0 {
+		// A hint for the next claim: the extent is free for all clients.
 		s.extents.Ended(l.Shard, freed)
 	}
 	return nil
