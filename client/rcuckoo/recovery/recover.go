@@ -22,6 +22,7 @@ func (e *Settler) Recover(o *session.Op, shard int, c rdma.ClientID) error {
 	if err := e.Settled(o, shard); err != nil {
 		return err
 	}
+	// A repair that the client was at is done again: its leases name the words.
 	words, err := leasesOf(o, shard, c)
 	if err != nil {
 		return err
@@ -34,6 +35,7 @@ func (e *Settler) Recover(o *session.Op, shard int, c rdma.ClientID) error {
 		words = t.AddWords(words)
 	}
 	if len(words) > 0 {
+		// The client is the condemned one, so it is a suspect at once.
 		if err := e.repairer.Repair(o, shard, words); err != nil {
 			return err
 		}
@@ -53,7 +55,9 @@ func (e *Settler) Recover(o *session.Op, shard int, c rdma.ClientID) error {
 	return o.EndIntent(shard, c, t.State)
 }
 
-// leasesOf returns the words with leases that a client holds, in ascending order.
+// leasesOf returns the words with leases that a client holds, in ascending order. The client is
+// fenced off, so a lease of it changes only when another client takes it, which then repairs the
+// word.
 func leasesOf(o *session.Op, shard int, c rdma.ClientID) (words []uint32, err error) {
 	for from := 0; from < o.Table.LockWords; from += table.WalkBytes / 8 {
 		n := min(table.WalkBytes/8, o.Table.LockWords-from)

@@ -53,13 +53,15 @@ var le = binary.LittleEndian
 
 // Mending is a repair at work.
 type Mending struct {
+	// Shard is where the words are.
 	Shard int
 	// Words are the lock words to repair, in ascending order. They only grow during a repair, and
 	// include all words that the suspects' intents name.
 	Words []uint32
 	// suspects are in ascending order.
 	suspects []rdma.ClientID
-	// states are those of the suspects' intents when they were fenced off, in the same order.
+	// states are those of the suspects' intents when they were fenced off, in the same order. An
+	// intent with another state since is of another operation, or has ended.
 	states []uint64
 	// leases are the leases of the words, as this worker read or wrote them last, in the same
 	// order. LostLease: another client has changed it.
@@ -85,6 +87,7 @@ var errBusy = fmt.Errorf("another client repairs it: %w", session.ErrAgain)
 func (p *Repairer) Repair(o *session.Op, shard int, words []uint32) error {
 	m := &p.mending
 	m.Shard, m.Words = shard, append(m.Words[:0], words...)
+	// Each try looks for suspects anew. The words of earlier tries stay.
 	for r := o.Pace; ; {
 		err := p.repairOnce(o, m)
 		switch {
@@ -148,6 +151,7 @@ func (p *Repairer) repairLeased(o *session.Op, m *Mending) error {
 	}
 	for _, c := range m.suspects {
 		t := p.detector.IntentOf(c)
+		// The intent has the sequence of the only redo that counts: earlier ones were completed.
 		if err := rollForward(o, m.Shard, c, t.State>>1); err != nil {
 			return err
 		}
@@ -246,7 +250,8 @@ func (p *Repairer) evict(o *session.Op, shard int, word uint32, lease uint64) er
 }
 
 // swapLeases gives the leases to a client (0: to none) that have not changed since the worker
-// read or wrote them, and returns how many. The others become LostLease.
+// read or wrote them, and returns how many. The others become LostLease. A lease is renewed by
+// the same CAS, with its holder as the next one: the counter of the lease grows.
 func (p *Repairer) swapLeases(o *session.Op, step rdma.Step, m *Mending, c rdma.ClientID) (took int, err error) {
 	b := o.EP.Batch()
 	for i, w := range m.Words {
@@ -263,6 +268,7 @@ func (p *Repairer) swapLeases(o *session.Op, step rdma.Step, m *Mending, c rdma.
 		if m.leases[i] == table.LostLease {
 			continue
 		}
+		// Op n is of the n-th lease that was not lost.
 		op := b.Op(n)
 		n++
 		if op.Swapped() {
@@ -355,6 +361,7 @@ func (p *Repairer) last(o *session.Op, m *Mending) error {
 func (p *Repairer) revoke(o *session.Op, list []rdma.Client, c rdma.ClientID) error {
 	for _, l := range list {
 		if l.ID == c {
+			// Once it has returned, no verb of the client lands any more.
 			if err := o.Opt.Pool.RevokeLife(l); err != nil {
 				return fmt.Errorf("fence client %d off: %w", c, err)
 			}
@@ -376,6 +383,8 @@ func (p *Repairer) UnsetRepair(o *session.Op, m *Mending) error { return p.turnR
 func (p *Repairer) turnRepair(o *session.Op, m *Mending, to uint64) error {
 	b := o.EP.Batch()
 	for _, w := range m.Words {
+		// Nothing is compared, so each CAS swaps. It changes the repair bit alone, as living
+		// clients release their locks meanwhile.
 		b.MaskedCompareSwap(o.Table.LockAt(m.Shard, int(w)), 0, 0, to, table.LockRepair)
 	}
 	return o.Carry(steps.TurnRepairBits, m.Shard, b, "set repair bits in shard %d", m.Shard)
@@ -397,6 +406,8 @@ func (p *Repairer) await(o *session.Op, m *Mending) error {
 			case p.detector.Gone(c):
 				return session.ErrAgain // with one suspect more
 			default:
+				// It is alive: it gets its other locks and releases all, or meets the repair
+				// bit. In both cases it ends its intent.
 				waits = true
 			}
 		}
@@ -406,6 +417,7 @@ func (p *Repairer) await(o *session.Op, m *Mending) error {
 		case o.Left() == 0:
 			return session.ErrWaited
 		}
+		// By the leases other clients see that the repairer makes progress: see evict.
 		if err := p.Renew(o, m); err != nil {
 			return err
 		}
@@ -417,6 +429,10 @@ func (p *Repairer) await(o *session.Op, m *Mending) error {
 // Bits that other clients claim stay set: these clients could not be fenced off, so they hold the
 // locks, or the locks are freed when they are recovered. A crash in between leaves the leases,
 // and so the rest of this to another client.
+//
+// It is one chain, with the intents first: when a lock becomes free, no intent of a dead client
+// names it any more. The swap clears the repair bits, too: from then on clients take locks in
+// these words again.
 func (p *Repairer) clear(o *session.Op, m *Mending) error {
 	b := o.EP.Batch()
 	b.Chain()

@@ -20,6 +20,9 @@ import (
 //	marks, growth word        made from the rows when the copy becomes a leader
 //	intents                   made from the redos then, and idle
 //	locks, leases, claims     zero: only a leader has any
+//
+// A crash leaves some of this on a spare that no view names. All is written again then: what the
+// former try left is overwritten, or nothing names it.
 func Restore(o *session.Op, shard int, to node.Replica, copying bool) error {
 	if o.Table.Orphan[shard] {
 		return fmt.Errorf("it had its last copy there: %w", client.ErrDamaged)
@@ -28,6 +31,7 @@ func Restore(o *session.Op, shard int, to node.Replica, copying bool) error {
 		return nil
 	}
 	c := kit.Copier{Batch: o.EP.Batch, Do: func(b *rdma.Batch) error { return o.Do(steps.CopyToSpare, b) }}
+	// After an error it releases the READs that were not copied.
 	defer c.Drop()
 	area := func(a table.Area, off, n uint64) error {
 		return c.Copy(o.Table.At(a, shard, off), a.At(to, off), n)
@@ -60,7 +64,8 @@ func Restore(o *session.Op, shard int, to node.Replica, copying bool) error {
 const marksAtOnce = 512
 
 // copyExtents copies the contents of all extents that were ever claimed; the others have none.
-// The view is busy, so no client writes extents meanwhile.
+// The view is busy, so no client writes extents meanwhile. An extent that was claimed and never
+// written is copied, too: no row names it.
 func copyExtents(o *session.Op, shard int, extent func(off, n uint64) error) error {
 	for from := uint64(0); from < o.Table.AllExtents(); from += marksAtOnce {
 		b := o.EP.Batch()

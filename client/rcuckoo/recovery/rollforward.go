@@ -32,7 +32,8 @@ func rollForward(o *session.Op, shard int, c rdma.ClientID, seq uint64) error {
 }
 
 // redoRows writes the rows of a redo that are not yet written on a copy, in the order in which
-// the client would have written them.
+// the client would have written them. So an entry that moves is always in one of its rows, also
+// for readers, which take no lock and go on meanwhile.
 func redoRows(o *session.Op, shard int, at node.Replica, c rdma.ClientID, p []byte, rows int) error {
 	for i := range rows {
 		step := p[table.RedoHeader+i*(table.RedoStepBytes+o.Table.EntryBytes):]
@@ -43,7 +44,8 @@ func redoRows(o *session.Op, shard int, at node.Replica, c rdma.ClientID, p []by
 	return nil
 }
 
-// markAgain ends the use that a redo ends, unless it has ended.
+// markAgain ends the use that a redo ends, unless it has ended. The CAS names the use, so it
+// finds nothing to do if the extent is free or has another use by now.
 func markAgain(o *session.Op, shard int, freed table.Ref) error {
 	if !o.Table.Names(freed, 0) {
 		return fmt.Errorf("a redo names extent %d: %w", freed.Extent, client.ErrDamaged)
@@ -54,7 +56,8 @@ func markAgain(o *session.Op, shard int, freed table.Ref) error {
 }
 
 // ReadRedo reads a client's redo on a copy, into memory of its own. begun: it is whole, and of
-// the operation with a sequence.
+// the operation with a sequence. A redo that was cut off stays torn, as no verb of its
+// operation lands any more. Its sum shows that, and so that the operation has not begun.
 func ReadRedo(o *session.Op, shard int, at node.Replica, c rdma.ClientID, seq uint64) (
 	p []byte, rows int, begun bool, err error,
 ) {
@@ -118,7 +121,8 @@ func RedoStep(o *session.Op, shard int, at node.Replica, p []byte) error {
 		}
 		return nil // another client, which got the locks later, tore the row: its own redo is whole, too
 	}
-	// If this WRITE is torn by a crash, the redo is still there for the next client.
+	// If this WRITE is torn by a crash, the redo is still there for the next client. The WRITE
+	// has a buffer of its own: it may land after the batch of the READ is released.
 	w := o.EP.Batch()
 	defer w.Release()
 	w.WriteCopy(o.Table.RowAt(at, c.Row), r)
@@ -130,7 +134,8 @@ func RedoStep(o *session.Op, shard int, at node.Replica, p []byte) error {
 }
 
 // findRedo looks for a client's redo on all copies. begun: it is whole on one of them (C4). An
-// error of any copy that is asked is returned, as that copy may have the only one.
+// error of any copy that is asked is returned, as that copy may have the only one. Any whole one
+// will do: all copies were to get the same bytes.
 func findRedo(o *session.Op, shard int, c rdma.ClientID, seq uint64) (p []byte, rows int, begun bool, err error) {
 	for _, at := range o.Table.Copies[shard] {
 		if p, rows, begun, err = ReadRedo(o, shard, at, c, seq); err != nil || begun {
@@ -162,6 +167,9 @@ func carryForward(o *session.Op, shard int, c rdma.ClientID, p []byte, rows int)
 
 // copyRedo writes a client's redo to a copy where it may not have landed. No verb of the client
 // may land any more.
+//
+// p ends with the last step. What lies behind it in the record is of an earlier redo, and the sum
+// does not cover it.
 func copyRedo(o *session.Op, shard int, at node.Replica, c rdma.ClientID, p []byte) error {
 	b := o.EP.Batch()
 	b.WriteCopy(o.Table.RedoAt(at, c), p)

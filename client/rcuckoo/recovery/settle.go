@@ -21,6 +21,9 @@ import (
 // whole the operation took effect, else it did not begin.
 
 // Settler settles what the worker's own operations left when they failed.
+//
+// What is left is in the shards' states (session.ShardState), and in the pool in the worker's
+// intents and leases.
 type Settler struct {
 	detector *locks.Detector
 	repairer *Repairer
@@ -119,6 +122,7 @@ func (e *Settler) Settled(o *session.Op, shard int) error {
 	if !st.Dirty && len(st.Leased) == 0 && st.Flying == nil {
 		return nil
 	}
+	// The outcome of that operation was reported as uncertain, or no caller waits for it.
 	if _, err := e.settle(o, shard); err != nil {
 		return fmt.Errorf("settle what an earlier operation left in shard %d: %w", shard, err)
 	}
@@ -182,6 +186,7 @@ func (e *Settler) abandon(o *session.Op, shard int) (own table.Intent, err error
 		st.Flying.Release()
 		st.Flying = nil
 	}
+	// WRITEs of the worker to the leader land ahead of this READ, so the intent is as it stays.
 	own, err = o.ReadIntent(shard, o.ID)
 	switch {
 	case err != nil, table.Idle(own.State):
@@ -199,8 +204,9 @@ func (e *Settler) abandon(o *session.Op, shard int) (own table.Intent, err error
 	return own, err
 }
 
-// GiveUp writes the heartbeat by which other clients may complete the worker's own operation. No
-// verb of the operation may be in flight on any copy.
+// giveUp writes the heartbeat by which other clients may complete the worker's own operation. No
+// verb of the operation may be in flight on any copy. From then on another client may have the
+// leases at any time, so the worker writes no row of the operation without them.
 func (e *Settler) giveUp(o *session.Op, shard int) error {
 	b := o.EP.Batch()
 	b.WriteWord(o.Table.IntentAt(shard, o.ID).Add(table.IntentHeartbeat), table.GivenUp)
@@ -249,6 +255,7 @@ func (e *Settler) landed(o *session.Op, shard int) error {
 	b := o.EP.Batch()
 	o.AddHeartbeat(b, shard)
 	for _, at := range o.Table.Backups(shard) {
+		// Any READ would do: it is not the content that counts.
 		b.Read(rdma.At(at.Node, o.Table.Areas.Redos.Of(at.Index)), 8)
 	}
 	return o.Carry(steps.GiveUp, shard, b, "wait for verbs to the backups of shard %d", shard)

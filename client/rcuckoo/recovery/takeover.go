@@ -57,6 +57,7 @@ func TakeOver(o *session.Op, shard int) error {
 	if err := unused(o, shard); err != nil {
 		return err
 	}
+	// The rows first: what remake writes follows from them.
 	if err := finishBegun(o, shard); err != nil {
 		return err
 	}
@@ -132,6 +133,7 @@ func readRedos(o *session.Op, shard int, at node.Replica, from int, found []begu
 	}
 	for i := range found {
 		p := op.Buf[i*int(o.Table.RedoBytes):][:o.Table.RedoBytes]
+		// Intents were at the former leader, so a redo goes by its own sequence.
 		seq := le.Uint64(p)
 		if rows, whole := o.Table.RedoOf(p, shard, rdma.ClientID(from+i+1), seq); whole && seq > found[i].seq {
 			found[i] = begun{seq, slices.Clone(p), rows}
@@ -140,7 +142,8 @@ func readRedos(o *session.Op, shard int, at node.Replica, from int, found []begu
 	return nil
 }
 
-// resume does 2 for the clients that follow from.
+// resume does 2 for the clients that follow from. The intents of clients without a redo are zero,
+// which is idle, as this copy never led.
 func resume(o *session.Op, shard, from int, found []begun) error {
 	b := o.EP.Batch()
 	defer b.Release()
@@ -162,6 +165,7 @@ func remake(o *session.Op, shard int) error {
 	// made.
 	named, most, least := map[uint64]uint64{}, 0, table.MaxLevels
 	var torn error
+	// The leader alone is read: finishBegun has made the rows of all copies equal.
 	err := table.EachRow(o.Table, o.EP, shard, o.Table.Leads[shard], func(n uint32, r table.Row) {
 		if !o.Table.Valid(r, shard, n) {
 			torn = fmt.Errorf("row %d of shard %d is torn, and no redo has it: %w", n, shard, client.ErrDamaged)
@@ -203,6 +207,8 @@ func remakeGrowth(o *session.Op, shard, most, least int) error {
 	if err != nil {
 		return fmt.Errorf("read how far shard %d has grown: %w", shard, err)
 	}
+	// The level may be less than the former leader had, if it was begun and no row had been
+	// divided: then it is begun again.
 	word := uint64(most) << table.LevelShift
 	if most > 0 && least == most {
 		word |= o.Table.Ends(most)
@@ -243,6 +249,7 @@ func remark(o *session.Op, shard, slab int, named map[uint64]uint64) error {
 			if stamp, ok := named[extent]; ok {
 				want = table.Mark(stamp, true)
 			}
+			// A mark that an interrupted takeover has set is right already.
 			if now != want {
 				next.CompareSwap(o.Table.MarkAt(shard, extent), now, want)
 			}
@@ -259,7 +266,8 @@ func remark(o *session.Op, shard, slab int, named map[uint64]uint64) error {
 
 // freeMark returns the mark of the free extents in a unit. It has the class of the extents that
 // rows name, or class 0 if they name none. The error wraps client.ErrDamaged if they name extents
-// of two classes.
+// of two classes. A change of class that was at work is forgotten: no row names an extent of a
+// class that the unit did not have.
 func freeMark(o *session.Op, unit uint64, named map[uint64]uint64) (free uint64, err error) {
 	class := -1
 	for place := range o.Table.Most() {
