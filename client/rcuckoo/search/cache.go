@@ -35,7 +35,8 @@ func NewCache(l *table.Layout, budget int) *Cache {
 		hands: make([]uint8, sets), rows: make([]byte, n*l.RowBytes)}
 }
 
-// home returns a row's key, and the first slot of its set.
+// home returns a row's key, and the first slot of its set. Rows of one path lie near each other
+// (section 3.3), and Spread puts them into different sets.
 func (c *Cache) home(shard int, n uint32) (key uint64, at int) {
 	key = uint64(shard)<<32 | uint64(n) // rows of all shards share the cache
 	set, _ := bits.Mul64(table.Spread(key), uint64(len(c.hands)))
@@ -68,7 +69,8 @@ func (c *Cache) Row(shard int, n uint32) table.Row {
 	return table.Row(c.rows[i*c.bytes:][:c.bytes:c.bytes])
 }
 
-// Put copies a valid row into the cache.
+// Put copies a valid row into the cache. A new one does not count as used before a search
+// reads it, so rows that were read in passing leave first.
 func (c *Cache) Put(shard int, n uint32, r table.Row) {
 	if len(c.hands) == 0 {
 		return

@@ -69,6 +69,8 @@ func (t *Table) insert(key []byte) []Step {
 		return nil
 	}
 	var p [8]byte
+	// In the order in which a client writes rows: each row gives its entry to the one before it,
+	// and only then gets another in the same slot.
 	for i, s := range path {
 		e := t.l.Inline(p[:], key, nil)
 		if i+1 < len(path) {

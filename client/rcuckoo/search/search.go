@@ -40,6 +40,8 @@ const (
 // A search looks for cuckoo paths, breadth first, so that it finds a shortest one. It reuses its
 // memory: once that is as large as searches need, nothing is allocated.
 type Search struct {
+	// Levels guesses which row of a number has a key. The Store learns from growth words, and
+	// keeps it up to date: a wrong guess makes a row that is on no path seem to be missing.
 	table  *table.Layout
 	Levels *table.Levels
 	// visits are the rows that the last search reached, in the order of the search.
@@ -87,6 +89,8 @@ func (s *Search) Find(v View, at table.Place, depth int) ([]Step, Result) {
 	s.visits, s.Missing = s.visits[:0], s.Missing[:0]
 	s.seen.reset()
 	guess := -1
+	// look adds a row to the visits unless it is there, and reports whether the row has a free
+	// slot. Of the rows that the view does not have, the one that was reached first is guessed.
 	look := func(n, bits uint32, from int32, slot, depth uint8) (free bool) {
 		n, r := s.resolve(v, at.Shard, n, bits)
 		if !s.seen.add(n) {
@@ -120,6 +124,7 @@ func (s *Search) Find(v View, at table.Place, depth int) ([]Step, Result) {
 		if r == nil {
 			continue
 		}
+		// An entry in a slot of this row could move to its other row, if that row has room.
 		for slot := range s.table.Slots {
 			to, bits, ok := s.other(r, slot, at.Shard, w.row)
 			if !ok {
@@ -130,6 +135,8 @@ func (s *Search) Find(v View, at table.Place, depth int) ([]Step, Result) {
 			}
 		}
 	}
+	// No path leads through rows that the view has. The nearest row that it does not have may
+	// have a free slot.
 	if guess >= 0 {
 		return s.path(v, at.Shard, guess), PathGuessed
 	}
@@ -186,7 +193,8 @@ func (s *Search) resolve(v View, shard int, number, segment uint32) (id uint32, 
 	}
 }
 
-// path returns the steps from a visit, the end of a path, back to one of the key's rows.
+// path returns the steps from a visit, the end of a path, back to one of the key's rows. Each
+// visit names the one that it was reached from, so the steps come out in the order of the WRITEs.
 func (s *Search) path(v View, shard, last int) []Step {
 	w, slot, n := s.visits[last], unknown, 0
 	if r := v.Row(shard, w.row); r != nil {
@@ -235,13 +243,14 @@ func (s *rowSet) add(row uint32) bool {
 		}
 	}
 	s.slots[i].row, s.slots[i].turn = row, s.turn
+	// At most half of the slots are occupied then, as probing needs.
 	if s.n++; 2*s.n > len(s.slots) {
 		s.grow()
 	}
 	return true
 }
 
-// grow doubles the slots.
+// grow doubles the slots. Rows of earlier turns are dropped.
 func (s *rowSet) grow() {
 	old := s.slots
 	s.slots = make([]struct{ row, turn uint32 }, 2*len(old))
