@@ -93,6 +93,7 @@ func (x *Client) carve(shard, class, slab int, until time.Duration) error {
 	// The first unit is drawn, so that clients that carve the same slab collide less.
 	var units []Carving
 	held, from := 0, x.ep.Rand().IntN(x.table.SlabExtents)
+	// As many units as give the extents of one claim.
 	for n := 0; n < x.table.SlabExtents && len(units)<<class < x.want(); n++ {
 		c, ok := x.holdable(marks, slab, (from+n)%x.table.SlabExtents, class)
 		if !ok {
@@ -123,6 +124,8 @@ func (x *Client) hold(shard int, units []Carving, until time.Duration) error {
 	x.addMoves(b, shard, units)
 	for _, c := range units {
 		for place, m := range c.marks {
+			// The mark gets the identity of the client, by which finishUnit tells which marks it
+			// holds.
 			c.marks[place] = table.Mark(table.WithClass(table.NextStamp(m>>1, x.id), table.Converting), true)
 			b.CompareSwap(x.table.MarkAt(shard, x.table.ExtentIn(c.Unit, place)), m, c.marks[place])
 		}

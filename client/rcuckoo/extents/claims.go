@@ -66,7 +66,9 @@ func (x *Client) Leave(shard int, c rdma.ClientID) (n int, err error) {
 	return x.endClaims(shard, -1, until)
 }
 
-// endClaims frees what the client has in its claim lists, but for that of one class.
+// endClaims frees what the client has in its claim lists, but for that of one class. The claim
+// lists in the pool go on naming them, which is harmless: their marks say that the uses have
+// ended.
 func (x *Client) endClaims(shard, except int, until time.Duration) (n int, err error) {
 	st := &x.stocks[shard]
 	for class := range st.of {
@@ -98,6 +100,9 @@ func (x *Client) resolve(shard int, until time.Duration) error {
 
 // reclaim frees what the claim lists of a client that is gone name, class by class. At last it
 // settles the units of which the client was changing the class.
+//
+// The claim lists stay as they are. So a crash in between leaves the rest to the next client,
+// which finds those that are free by their marks.
 func (x *Client) reclaim(shard int, c rdma.ClientID, until time.Duration) (n int, err error) {
 	b := x.ep.Batch()
 	defer b.Release()
@@ -161,6 +166,7 @@ func (x *Client) rescue(shard int, refs []table.Ref, until time.Duration) (n int
 		switch {
 		case le.Uint64(b.Op(2*i).Buf) != table.Mark(r.Stamp, true): // the claim failed, or the use has ended
 		default:
+			// The extent may be torn, so its lengths are not relied on.
 			key := p[table.KeyAt:]
 			if length := le.Uint64(p[table.LengthsAt:]) >> 32; length <= uint64(len(key)) {
 				key = key[:length]
@@ -205,6 +211,7 @@ func (x *Client) look(
 		if whole1 && x.inUse(r1, u) || whole2 && x.inUse(r2, u) {
 			continue
 		}
+		// Follow corrects the place, for the next look.
 		both := whole1 && whole2 && x.table.Follow(&u.at, r1, r2)
 		if both && u.look && x.table.Version(r1) == u.first && x.table.Version(r2) == u.second {
 			idle = append(idle, u.Ref)
@@ -218,7 +225,8 @@ func (x *Client) look(
 	return rest, idle, nil
 }
 
-// inUse reports whether a valid row names a use: by the key in its extent, with its stamp.
+// inUse reports whether a valid row names a use: by the key in its extent, with its stamp. The
+// stamp tells the use from others of the same extent, which the key may have had before.
 func (x *Client) inUse(r table.Row, u suspect) bool {
 	slot := x.table.Find(r, u.key)
 	if slot < 0 {

@@ -126,7 +126,8 @@ func (x *Client) Take(shard, key, length int, until time.Duration) (table.Ref, e
 }
 
 // Give takes an extent back, as its operation failed: no row names it, or ever will. The next
-// operation takes it, in the same use: no reader has seen its stamp.
+// operation takes it, in the same use: no reader has seen its stamp. The claim list in the pool
+// names it all the time.
 func (x *Client) Give(shard int, r table.Ref) {
 	st := &x.stocks[shard].of[x.table.Class(r.Stamp)]
 	st.claimed = append(st.claimed, r)
@@ -241,6 +242,7 @@ func (x *Client) seek(shard, class int, until time.Duration) error {
 		case !errors.Is(err, client.ErrFull):
 			return err
 		}
+		// From now on no operation of this client asks the node again: slabs are not given back.
 		st.full = true
 		st.next = x.ep.Rand().IntN(x.table.Slabs) // so that clients do not all look in the same one
 	}
@@ -341,6 +343,7 @@ func (x *Client) grow(shard int) (slab int, err error) {
 	}
 	x.stats.Handed++
 	st := &x.stocks[shard]
+	// A client looks there first, no more: any client may claim its extents.
 	st.mine = append(st.mine, int(r.Ret[0]))
 	return int(r.Ret[0]), nil
 }
@@ -369,6 +372,8 @@ func (x *Client) claim(shard, class int, until time.Duration) error {
 	st.marks = st.marks[:0]
 	for i := range hints {
 		st.marks = append(st.marks, table.Mark(hints[i].Stamp, false))
+		// The new stamp has the class of the old one. If the unit has another class by now, its
+		// marks differ, and the CAS fails.
 		hints[i] = table.Ref{Extent: hints[i].Extent, Stamp: table.NextStamp(hints[i].Stamp, x.id)}
 	}
 	// One chain: the claim list lands before the CASes.
