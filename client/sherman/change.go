@@ -10,6 +10,10 @@ import (
 // A change locks the key's leaf before it reads it (OPT2, section 5). So it is
 // not run again because another pair of the leaf has changed meanwhile. A
 // transaction that changes the leaf alone has no log (OPT1).
+//
+// A crash before the transaction is decided leaves locks, and nothing that was
+// changed. Behind it all of the change is there, or is completed from the log
+// while its objects are still locked: README.md says by which client.
 
 // lockLeaf locks and reads the key's leaf. It returns errStale if the leaf is not
 // the key's. The leaf points into the transaction's data, so it must not be
@@ -44,7 +48,8 @@ func staleIfGone(err error) error {
 	return err
 }
 
-// changed returns a copy of a leaf in s.node, which may be changed.
+// changed returns a copy of a leaf in s.node, which may be changed. A transaction
+// copies what it writes, so s.node has the next node of the same transaction then.
 func (s *Store) changed(l btree.Leaf) btree.Leaf { return l.Copy(s.node) }
 
 // Insert implements client.Store.
@@ -228,6 +233,7 @@ func (s *Store) remove(tx transaction) error {
 	}
 	n := s.changed(l)
 	n.Clear(slot)
+	// Of the last attempt, which is the one that commits.
 	s.left = n.Count()
 	return tx.write(s.way[0], s.node)
 }

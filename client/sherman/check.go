@@ -16,6 +16,9 @@ import (
 // is the next node of its level. Each value that a leaf names is that key's, and
 // named once. There is no object that the tree does not have. Check changes
 // nothing but an identity of its own.
+//
+// It looks at one object after the other, without a transaction. So with clients
+// at work it would take what belongs to two moments for damage.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {
@@ -59,8 +62,11 @@ func (c *checker) check(f rdma.Fabric, ep rdma.Endpoint) (err error) {
 	}
 	alive := map[rdma.ClientID]bool{}
 	for _, client := range clients {
+		// The pool may list an identity several times: it is alive if any of its
+		// holders is.
 		alive[client.ID] = alive[client.ID] || client.Alive
 	}
+	// Locks and logs come first: they say whether the objects are of one moment.
 	a, err := c.o.check(c.r, alive)
 	if err != nil {
 		return err
@@ -119,10 +125,13 @@ func (c *checker) tree() error {
 		c.r.Damaged("the root is no node")
 		return nil
 	}
+	// The root is the only node of which no parent says the level.
 	c.last, c.begun = make([]btree.Ref, h.Level+1), make([]bool, h.Level+1)
 	if err := c.node(root, h.Level, nil, nil, true); err != nil {
 		return err
 	}
+	// The walk meets the nodes of each level from left to right, so what is left
+	// is what the last one of each level names.
 	for level, r := range c.last {
 		if r != 0 {
 			c.r.Damaged("the last node of level %d has the sibling %#x", level, r)
@@ -132,7 +141,8 @@ func (c *checker) tree() error {
 }
 
 // look returns a copy of an object's data. It reports and returns nil if there is
-// none, or if the object was named before.
+// none, or if the object was named before. It is a copy, as an object is valid
+// until the next look, and the walk goes down before it has seen all children.
 func (c *checker) look(r btree.Ref) ([]byte, error) {
 	if c.named[r] {
 		c.r.Damaged("%#x is named twice", r)
@@ -143,6 +153,7 @@ func (c *checker) look(r btree.Ref) ([]byte, error) {
 	switch {
 	case err == errGone:
 		c.r.Damaged("%#x is named, and not there", r)
+		// named is compared with the objects that are there.
 		delete(c.named, r)
 		return nil, nil
 	case errors.Is(err, client.ErrDamaged): // as the walk over all objects has found
@@ -151,8 +162,9 @@ func (c *checker) look(r btree.Ref) ([]byte, error) {
 	return bytes.Clone(p), err
 }
 
-// node looks at a node, and at all below it. It is to have the keys from lower
-// on, up to upper and without it.
+// node looks at a node, and at all below it. It is to have the keys from lower on,
+// up to upper and without it. What lies below a node that is damaged is not looked
+// at, so those objects are missing in the tree, too.
 func (c *checker) node(r btree.Ref, level int, lower, upper []byte, last bool) error {
 	p, err := c.look(r)
 	if err != nil || p == nil {
@@ -207,6 +219,7 @@ func (c *checker) leaf(r btree.Ref, p []byte) error {
 			c.r.Damaged("leaf %#x has the key %.40q, and those from %.40q to %.40q belong there", r, pair.Key,
 				l.Lower, l.Upper)
 		}
+		// Pairs are in the order of their keys, so equal ones are neighbors.
 		if i > 0 && bytes.Equal(pair.Key, pairs[i-1].Key) {
 			c.r.Damaged("leaf %#x has the key %.40q twice", r, pair.Key)
 		}

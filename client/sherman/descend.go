@@ -40,6 +40,8 @@ func (s *Store) descend() error {
 // walk is one try. It returns false if what the worker remembers does not fit
 // together, and has forgotten the part that does not.
 func (s *Store) walk() (bool, error) {
+	// ref is the node that is next, above its parent, 0 for the root, and level
+	// what the parent says of its level, -1 for the root.
 	ref, above, level := s.library.root(), btree.Ref(0), -1
 	s.parent = nil
 	// The leaf that is the root is not remembered: whether it still is a leaf,
@@ -106,7 +108,8 @@ func (s *Store) fetch(r btree.Ref) (kind int, err error) {
 	return s.kind, nil
 }
 
-// onNode takes a node that fetch has read.
+// onNode takes a node that fetch has read. data is valid until it returns; the
+// cache copies it.
 func (s *Store) onNode(_ int, data []byte) {
 	h, ok := s.format.Decode(s.orBlank(s.ones[0], data))
 	if !ok {
@@ -125,6 +128,7 @@ func (s *Store) onNode(_ int, data []byte) {
 func (s *Store) dropWay() {
 	s.stats.Stale++
 	s.flat = false
+	// A root that is the leaf has no parent: flat alone has led to it.
 	if s.height > 0 {
 		s.cache.drop(s.way[1])
 	}
@@ -138,7 +142,8 @@ func (s *Store) do(f func(tx transaction) error) error {
 			return err
 		}
 		// The transaction looks at the leaf's fences itself, and ends in errStale
-		// if the way was outdated.
+		// if the way was outdated. It has changed nothing then, so another one may
+		// begin.
 		err := s.objects.run(f)
 		if err != errStale {
 			return err

@@ -78,7 +78,8 @@ func (p *dtxPool) survey(ep rdma.Endpoint, each time.Duration) (survey, error) {
 	return survey{sizes: p.l.Sizes, chunks: s.Chunks, most: s.MostChunks}, err
 }
 
-// peek implements library.
+// peek implements library. An object has its version and its data in one place, so
+// one READ sees whether they belong together.
 func (p *dtxPool) peek(ep rdma.Endpoint, r btree.Ref, timeout time.Duration) ([]byte, error) {
 	at, n, ok := p.l.ObjectAt(dtx.Ref(r))
 	if !ok {
@@ -121,6 +122,8 @@ func (p *dtxPool) open(ep rdma.Endpoint, timeout time.Duration, budget int) (obj
 	if err != nil {
 		return nil, err
 	}
+	// Clients begin at different nodes, so trees that grow by several clients
+	// spread over all.
 	o := &dtxObjects{w: w, turn: int(ep.Client())}
 	o.late = p.late
 	o.none, o.metas = dtx.ErrNoObject, locations.New[dtx.Version](budget, versionBytes)
@@ -147,7 +150,7 @@ func (o *dtxObjects) runOne(tx *dtx.Tx) error {
 	return o.f(o)
 }
 
-// create implements transaction.
+// create implements transaction. New objects go to the nodes in turn.
 func (o *dtxObjects) create(data []byte, room int) (btree.Ref, error) {
 	o.turn++
 	tx := o.tx.(*dtx.Tx)
@@ -187,6 +190,7 @@ func (o *dtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (au
 		damaged(r, err)
 		err = nil
 	}
+	// Their objects may have old data, or new: see audit.unfinished.
 	if u.Waiting > 0 {
 		r.Waits("%d locks of transactions that did not end: the master ends those of dead clients", u.Waiting)
 	}

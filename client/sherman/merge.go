@@ -28,7 +28,9 @@ const mergedShare = 3
 func (s *Store) few(pairs int) bool { return pairs == 0 || pairs == s.format.Slots()/fewShare }
 
 // shrink merges the key's leaf, and whatever that leaves with few entries above
-// it. The DELETE has taken effect already, so an error here is not returned.
+// it. The DELETE has taken effect already, so an error here is not returned. Each
+// level has a transaction of its own, so a crash between two leaves a parent with
+// few entries.
 func (s *Store) shrink() {
 	s.more = true
 	for s.level = 0; s.more && s.level < s.height; s.level++ {
@@ -43,6 +45,7 @@ func (s *Store) shrink() {
 // with a neighbor, if both fit one. A root that has one child left becomes what
 // that child is, so the tree gets lower.
 func (s *Store) merge(tx transaction) error {
+	// The closure may be called several times: the last call decides.
 	s.more = false
 	// The tree is lower by now.
 	if s.level >= s.height {

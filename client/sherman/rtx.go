@@ -107,6 +107,7 @@ func (p *rtxPool) recoverer(ep rdma.Endpoint, v *kit.Member, timeout time.Durati
 
 // Recover ends what a client has left that is fenced off: see rtx.Worker.Recover.
 func (m *rtxRecoverer) Recover(v rdma.View, c rdma.ClientID) error {
+	// No worker opens the pool with such an identity, so it has left nothing.
 	if int(c) > m.w.Clients {
 		return nil
 	}
@@ -161,7 +162,7 @@ func (o *rtxObjects) run(f func(tx transaction) error) error {
 	return err
 }
 
-// runOne is an attempt.
+// runOne is an attempt. What an earlier attempt has met does not count any more.
 func (o *rtxObjects) runOne(tx *rtx.Tx) error {
 	o.begin(tx)
 	return o.f(o)
@@ -172,12 +173,15 @@ func (o *rtxObjects) runOne(tx *rtx.Tx) error {
 func (o *rtxObjects) create(data []byte, _ int) (btree.Ref, error) {
 	r, err := o.tx.(*rtx.Tx).New(data)
 	if err == nil {
+		// Once it is there its metadata is remembered, as that of objects that
+		// were read.
 		o.met = append(o.met, r)
 	}
 	return btree.Ref(r), err
 }
 
-// each implements objects.
+// each implements objects. By what is remembered an object is read in one trip; if
+// that is outdated, it takes the trips of one that is not remembered.
 func (o *rtxObjects) each(refs []btree.Ref, take func(i int, data []byte)) error {
 	o.refs, o.take = o.refs[:0], take
 	for _, r := range refs {
@@ -214,6 +218,7 @@ func (o *rtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (au
 	if n := u.Held - u.Over; n > 0 {
 		r.Waits("%d locks of transactions that did not end: a client that meets one releases it behind its lease", n)
 	}
+	// Their objects may have old data, or new, until a client meets one of them.
 	if u.Unfinished > 0 {
 		r.Waits("%d commits that were decided and are not finished", u.Unfinished)
 	}

@@ -50,7 +50,8 @@ type span struct {
 	there    bool
 }
 
-// open makes the functions that a scan hands to objects.each.
+// open makes the functions that a scan hands to objects.each. Both copy what
+// each hands to them, which is valid until they return.
 func (c *scan) open(s *Store) {
 	size := s.format.NodeBytes
 	c.takeLeaf = func(i int, data []byte) {
@@ -108,7 +109,9 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 		// different moments.
 		l, ok := s.format.DecodeLeaf(c.bytes[i*s.format.NodeBytes:][:s.format.NodeBytes])
 		if !ok || !c.there[i] || l.Side(c.from) != 0 {
-			// The parent is outdated, or the leaf has changed since.
+			// The parent is outdated, or the leaf has changed since. What the
+			// leaves before it have was yielded. The next call descends with the
+			// key that is due now.
 			if i > 0 {
 				return true, nil
 			}
@@ -132,6 +135,7 @@ func (s *Store) scanAhead(n *int, yield func(key, value []byte) bool) (more bool
 		// The leaf has all keys up to its upper fence, so the next one that is
 		// due is the fence.
 		c.from = append(c.from[:0], l.Upper...)
+		// That is progress, so the time begins again.
 		s.objects.span()
 	}
 	return true, nil

@@ -38,7 +38,9 @@ func (s *Store) splitLeaf(tx transaction, l btree.Leaf, p btree.Pair) error {
 }
 
 // divide puts the halves of a node of a level, s.node and s.right, in its place,
-// and the separator into its parent. A root gets two new children.
+// and the separator into its parent. A root gets two new children. Both buffers
+// are free again when it goes on to the parent, as the transaction has copied
+// them.
 func (s *Store) divide(tx transaction, level int, separator []byte) error {
 	right, err := tx.create(s.right, len(s.right))
 	if err != nil {

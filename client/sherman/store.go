@@ -161,6 +161,7 @@ func (l *layout) open(ep rdma.Endpoint, o Options) (*Store, error) {
 	if o.Forgetful {
 		metas = 0
 	}
+	// Open has read a layout for this worker, so no other one leaves anything out.
 	l.library.leaveOut(o.Without)
 	objects, err := l.library.open(ep, o.Timeout/timeShares, metas)
 	if err != nil {

@@ -79,7 +79,9 @@ const sampledNodes = 256
 
 // estimate returns how many pairs there are. It counts them if each level has few
 // nodes. Otherwise it counts those of some nodes, evenly spread, which stand for
-// all. Nodes that are changed meanwhile, or are gone, are left out.
+// all. Nodes that are changed meanwhile, or are gone, are left out. It reads node
+// by node without a transaction, so a node that is split or merged meanwhile may
+// count twice, or not at all.
 func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err error) {
 	nodes := []btree.Ref{l.library.root()}
 	// share is how many nodes of a level each of nodes stands for.
@@ -87,6 +89,8 @@ func (l *layout) estimate(ep rdma.Endpoint) (pairs uint64, sampled bool, err err
 	for range mostHeight + 1 {
 		if n := len(nodes); n > sampledNodes {
 			for i := range sampledNodes {
+				// In place: what is read lies behind what was written, or is the
+				// same.
 				nodes[i] = nodes[i*n/sampledNodes]
 			}
 			nodes, sampled = nodes[:sampledNodes], true
