@@ -8,6 +8,7 @@ import (
 
 // Counts are the numbers of a table's segments by state.
 type Counts struct {
+	// Free: nothing in them is needed.
 	Free int
 	// Ahead: in the ring, or lent. Entries of other servers land there.
 	Ahead int
@@ -44,6 +45,8 @@ func (t *Table) Count() (c Counts) {
 }
 
 // verify returns an error if two segments have the same push. No run of the protocol leaves that.
+// A push is given once, unless a crash comes before it is durable: then no record has it. So a
+// record is damaged.
 func (t *Table) verify() error {
 	last := -1
 	for _, i := range t.inPushOrder(func(s *segment) bool { return s.push > 0 }) {
@@ -60,6 +63,7 @@ func (t *Table) verify() error {
 // miss entries that are moved meanwhile, and may report entries in segments that were freed
 // meanwhile.
 func (t *Table) Look(ep rdma.Endpoint, f func(*Entry) error) error {
+	// The receiver is never stepped, so it opens no ring and writes nothing.
 	r, err := t.Receiver(ep)
 	if err != nil {
 		return err
@@ -94,6 +98,8 @@ func (t *Table) Torn(ep rdma.Endpoint, f func(data []byte, at rdma.Addr)) error 
 		l := t.layoutOf(s.owner, s.push)
 		for off := 0; off < len(p); off += rdma.Stride {
 			if h, _, ok := l.parse(p[off:]); ok {
+				// A block that is whole is skipped with its data, which may have bytes like those
+				// of a header.
 				off += strides(l.sizeOfBlock(h)) - rdma.Stride
 			} else if h := parseHeader(p[off:]); p[off] == mark && h.block == 0 && l.sizeOfBlock(h) <= len(p)-off {
 				f(p[off+HeaderBytes:off+l.sizeOfBlock(h)], t.o.segmentAt(i).Add(uint64(off)))

@@ -180,6 +180,7 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises) (*Table, error)
 	if err := t.verify(); err != nil {
 		return nil, err
 	}
+	// The segment that was used longest ago is taken first.
 	t.spare = t.inPushOrder(func(s *segment) bool { return s.state == free })
 	return t, nil
 }
@@ -239,7 +240,8 @@ func (t *Table) Held() (all []Segment) {
 }
 
 // take takes up to n free segments for an owner, and leaves keep segments free. Only memory
-// changes: the caller makes the state durable (setStates) before it writes to them.
+// changes: the caller makes the state durable (setStates) before it writes to them. A crash before
+// that leaves them free, and their pushes may be given again: nothing was written under them.
 func (t *Table) take(owner Owner, n, keep int) []int {
 	t.mu.Lock()
 	defer t.mu.Unlock()

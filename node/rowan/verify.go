@@ -45,7 +45,8 @@ func (t *Table) Parts(at rdma.Addr, head []byte) int {
 }
 
 // ReadBlocks adds READs of the blocks of an entry in the receiver's segments to a batch. Join takes
-// their results.
+// their results. The length of a block is in its header, which is not read yet. So each READ is
+// as long as a block may be, up to the end of its segment.
 func (t *Table) ReadBlocks(b *rdma.Batch, blocks []rdma.Addr) {
 	for _, at := range blocks {
 		b.Read(at, int(min(uint64(t.p.MTU), t.End(at).Offset()-at.Offset())))
