@@ -95,6 +95,8 @@ var mutants = []teeth.Mutant{
 		At: "slices.Max($b.$incarnations)", Do: "0", Test: "TestIncarnationsGoOn"},
 	{Rule: "an object that was never used begins at its block's floor", Pkg: "memory", In: "Allocator.inherit",
 		At: "$h.$incarnation == 0", Do: "false", Test: "TestIncarnationsGoOn"},
+	{Rule: "nor does it give the last one away while it waits", Pkg: "memory", In: "Allocator.awaitVacant",
+		At: "$a.Vacate($reserve == 0)", Do: "$a.Vacate(true)", Test: "TestDeletesFindRoom"},
 	{Rule: "an emptied block rests until no client remembers its words", Pkg: "memory", In: "Allocator.Clear",
 		At: "$a.$Emptied[0].$restsUntil <= $a.$s.Now()",
 		Do: "true", Test: "TestEmptiedBlocksRest"},

@@ -69,6 +69,10 @@ func (a *Allocator) classFor(class int, deletes bool) (int, error) {
 		if a.s.Until() != session.Never {
 			a.s.Deadline += a.s.Clock - began
 		}
+		// Meanwhile a larger object may have come back, of which await knows nothing.
+		if from, idle := a.Holdings.borrow(class, reserve); idle && e == nil {
+			return from, nil
+		}
 		if e != nil || !ok {
 			return class, cmp.Or(e, err)
 		}
@@ -139,7 +143,7 @@ func (a *Allocator) await(class, reserve int) (bool, error) {
 	if ok, err := a.awaitOthers(class, reserve); ok || err != nil {
 		return ok, err
 	}
-	return a.awaitVacant(class)
+	return a.awaitVacant(class, reserve)
 }
 
 // enough returns how many resting objects make waiting for them better than another block: as

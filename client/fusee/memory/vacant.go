@@ -133,8 +133,8 @@ func (a *Allocator) carveVacant(class int) (bool, error) {
 }
 
 // takeEmpty takes over departed clients' blocks that are empty by their hints, and takes them out
-// of use.
-func (a *Allocator) takeEmpty() error {
+// of use, as Vacate does.
+func (a *Allocator) takeEmpty(all bool) error {
 	left, err := a.Tables.departed(candidates, func(node.Entry) bool { return true })
 	if err != nil || len(left) == 0 {
 		return err
@@ -159,7 +159,7 @@ func (a *Allocator) takeEmpty() error {
 		}
 		taken++
 	}
-	a.Vacate(true)
+	a.Vacate(all)
 	return nil
 }
 
@@ -185,13 +185,14 @@ func (a *Allocator) gather() error {
 }
 
 // awaitVacant waits until an emptied block is vacant, and carves it. It returns false when there
-// is none.
-func (a *Allocator) awaitVacant(class int) (bool, error) {
+// is none. Another client may carve the block first. So an operation that has to leave a free
+// object to DELETEs does not empty the last block that has one.
+func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
 	if err := a.gather(); err != nil {
 		return false, err
 	}
-	a.Vacate(true)
-	if err := a.takeEmpty(); err != nil {
+	a.Vacate(reserve == 0)
+	if err := a.takeEmpty(reserve == 0); err != nil {
 		return false, err
 	}
 	// Nothing rests, but another client may have left a vacant block.

@@ -22,9 +22,11 @@ var carvingMutants = []teeth.Mutant{
 		At: "$u.$marks[0] == 0 || !$changed", Do: "$u.$marks[0] == 0", Test: "TestCutCarving"},
 	{Rule: "what is free keeps its stamp's number", Pkg: "../table", In: "WithClass",
 		At: "$stamp&(1<<$classShift-1)", Do: "$stamp&(1<<16-1)", Test: "TestUnitsChange"},
-	{Rule: "a client that frees its hands has nothing in them", In: "Client.refill",
-		At: "$st.$of[$i].$hand = $st.$of[$i].$hand[:0]", Do: "_ = $i", Test: "TestLostClaim"},
-	{Rule: "a client gives its other hands back before it says that the pool is full", In: "Client.seek",
+	{Rule: "what is freed by the claim list is claimed no more", In: "Client.refill",
+		At: "$st.$of[$i].$claimed = $st.$of[$i].$claimed[:0]", Do: "_ = $i", Test: "TestLostClaim"},
+	{Rule: "claims that may have been given back are looked for in the claim list", In: "Client.endClaims",
+		At: "$st.$opened = false", Do: "", Test: "TestFreeingFails"},
+	{Rule: "a client gives its other claims back before it says that the pool is full", In: "Client.seek",
 		At: "$n == 0", Nth: "2/2", Do: "$n >= 0", Test: "TestPinned"},
 }
 

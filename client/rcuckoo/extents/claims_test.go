@@ -1,9 +1,11 @@
 package extents
 
 import (
+	"errors"
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rcuckoo/steps"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -89,6 +91,52 @@ func TestClaimLists(t *testing.T) {
 	}
 	if len(got)+len(named) != 62 {
 		t.Errorf("%d extents are free and %d in use, of 62", len(got), len(named))
+	}
+}
+
+// deaf is an endpoint that does not hear the end of batches of a step, though they have landed.
+type deaf struct {
+	rdma.Endpoint
+	step rdma.Step
+}
+
+func (d deaf) Wait(b *rdma.Batch, what int, within time.Duration) error {
+	if err := d.Endpoint.Wait(b, what, within); err != nil || b.Step() != d.step {
+		return err
+	}
+	return rdma.ErrTimeout
+}
+
+// TestFreeingFails: when a client does not know which of its claims it has given back, it takes
+// none of them, as others may have claimed them since.
+func TestFreeingFails(t *testing.T) {
+	p := small()
+	p.Shards, p.Slabs, p.SlabExtents = 1, 1, 31
+	l, v := homestead(t, p, 1)
+	x, other := extentsOn(t, l, v), extentsOn(t, l, v)
+	used := map[uint64]bool{}
+	take := func(c *Client, r table.Ref) {
+		if used[r.Extent] {
+			t.Errorf("client %d takes extent %d, which is in use", c.id, r.Extent)
+		}
+		used[r.Extent] = true
+	}
+	_, err := takeNow(x, 0, 5) // no row names it, so it ends with what the client had claimed
+	must(t, err)
+	heard := x.ep
+	x.ep = deaf{heard, steps.FreeExtents}
+	if n, err := x.endClaims(0, -1, x.ep.Now()+time.Second); !errors.Is(err, rdma.ErrTimeout) {
+		t.Fatalf("%d claims are given back: %v", n, err)
+	}
+	x.ep = heard
+	for _, r := range takeAll(t, other, 0) {
+		take(other, r)
+	}
+	for _, r := range takeAll(t, x, 0) {
+		take(x, r)
+	}
+	if len(used) != 31 {
+		t.Errorf("%d of 31 extents are used", len(used))
 	}
 }
 
