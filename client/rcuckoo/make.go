@@ -16,8 +16,7 @@ import (
 // header is written, and with replicas the roles of the first leaders.
 //
 // Each node's header has a checksum, so a crash before the first one is whole leaves a pool in
-// which clients find no store. The roles come last: Check reports a shard without one as a shard
-// that waits for a leader.
+// which clients find no store. The roles come before it: no client uses a shard that has no leader.
 func Make(f rdma.Fabric, p table.Params) error {
 	l, err := table.New(p, f.Nodes())
 	if err != nil {
@@ -41,9 +40,11 @@ func Make(f rdma.Fabric, p table.Params) error {
 	if err != nil {
 		return fmt.Errorf("make an %s pool: %w", table.Format, err)
 	}
-	err = node.WriteHeader(f, ep, node.Header{Store: table.Format, Version: l.FormatVersion(), Params: params})
 	for shard := 0; err == nil && l.Replicas > 1 && shard < l.Shards; shard++ {
 		err = recovery.MakeLeader(l, ep, shard)
+	}
+	if err == nil {
+		err = node.WriteHeader(f, ep, node.Header{Store: table.Format, Version: l.FormatVersion(), Params: params})
 	}
 	return errors.Join(err, ep.Close())
 }

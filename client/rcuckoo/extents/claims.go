@@ -76,13 +76,13 @@ func (x *Client) endClaims(shard, except int, until time.Duration) (n int, err e
 			continue
 		}
 		ended, err := x.end(shard, st.of[class].claimed, until)
-		// If it failed, it is not known which uses have ended, or will: none of them may be taken. The
-		// stock is opened again, from the claim list.
-		st.of[class].claimed = st.of[class].claimed[:0]
 		if n += ended; err != nil {
+			// It is not known which uses have ended, or will: Take takes none of them. It may be
+			// repeated, or the stock is opened again, from the claim list.
 			st.opened = false
 			return n, err
 		}
+		st.of[class].claimed = st.of[class].claimed[:0]
 	}
 	return n, nil
 }

@@ -54,8 +54,9 @@ type Stats struct {
 
 // stock is what a client has in a shard.
 type stock struct {
-	// opened: nothing is left of the identity's last holder, or of a claim of the client's own
-	// that failed. Before that no claim list may be written: it may be the only record of extents.
+	// opened: nothing is left of the identity's last holder, or of claims of the client's own that
+	// it did not make, or give back, for certain. Before that nothing is taken of what is claimed,
+	// and no claim list may be written: it may be the only record of extents.
 	opened bool
 	// full: the node has handed out all slabs.
 	full bool
@@ -112,7 +113,7 @@ func New(l *table.Layout, ep rdma.Endpoint, timeout time.Duration) *Client {
 func (x *Client) Take(shard, key, length int, until time.Duration) (table.Ref, error) {
 	class := x.table.ClassFor(key + length)
 	st := &x.stocks[shard].of[class]
-	if len(st.claimed) == 0 {
+	if len(st.claimed) == 0 || !x.stocks[shard].opened {
 		if err := x.refill(shard, class, until); err != nil {
 			return table.Ref{}, fmt.Errorf("take an extent of shard %d: %w", shard, err)
 		}
