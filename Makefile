@@ -38,7 +38,7 @@ soak: ## minutes of load on stores, whose memory stays bounded, and half a minut
 killed: ## processes that are killed every 50 ms while 64 workers use a pool, for ten minutes a store
 	FARKV_LONG=1 go test -timeout 60m -v -run '^TestKilled$$' ./client/stores ./client/rcuckoo
 
-reports: ## every report in full, with a line a statement in reports/testdata; takes an hour
+reports: ## every report in full, with a line a statement in reports/*/testdata; takes an hour
 	FARKV_LONG=1 go test -timeout 3h -v -run '^TestFull$$' ./reports
 
 fuzz: ## FUZZ=time: each fuzz target for that long

@@ -73,17 +73,17 @@ func Check(ctx context.Context, addr string, force bool) (*Findings, error) {
 		return nil, Explain(err, addr)
 	}
 	defer p.Close()
-	f, _, err := checked(ctx, p, force)
+	f, _, err := CheckOpen(ctx, p, force)
 	return f, err
 }
 
-// checked is Check of an open pool. It also returns the live clients that are no candidates for the
-// pool's master.
+// CheckOpen is Check of an open pool. It also returns the live clients that are no candidates for
+// the pool's master.
 //
 // Candidates are known by their name. Another client with that name can make the findings wrong,
-// and so can a client that opens the pool after checked has listed the clients. Neither does harm:
-// a check only reads.
-func checked(ctx context.Context, p *stores.Pool, force bool) (f *Findings, users []Client, err error) {
+// and so can a client that opens the pool after CheckOpen has listed the clients. Neither does
+// harm: a check only reads.
+func CheckOpen(ctx context.Context, p *stores.Pool, force bool) (f *Findings, users []Client, err error) {
 	all, err := clientsOf(p.Fabric)
 	if err != nil {
 		return nil, nil, ExplainAt(fmt.Errorf("check %s: %w", p.Address, err), p.Address)
@@ -181,7 +181,7 @@ func FindDamage(p *stores.Pool) (*Findings, error) {
 		f.repair = repairOf(p)
 	case len(f.Unchecked) > 0:
 		f.repair = fmt.Sprintf(" (hint: 'farkv recover %[1]s' gives up nodes that are down; 'farkv status %[1]s' "+
-			"shows them)", short(p.Address))
+			"shows them)", ShortName(p.Address))
 	}
 	return f, nil
 }
@@ -192,11 +192,11 @@ func repairOf(p *stores.Pool) string {
 	if p.Kind.Serve == nil {
 		return ""
 	}
-	if here := started(p.Address); here != nil && here.Data != "" {
+	if here := StartedHere(p.Address); here != nil && here.Data != "" {
 		return fmt.Sprintf(" (hint: 'farkv down %[1]s' and 'farkv up --fabric tcp %[1]s --pmem %[2]s': servers that "+
 			"begin compare replicas, and copy what is damaged from others)", here.Name, here.Data)
 	}
-	all, err := servedBy(p.Address, p.Fabric)
+	all, err := ServedBy(p.Address, p.Fabric)
 	if err != nil || len(all) == 0 || slices.ContainsFunc(all, func(s Served) bool { return s.Survives == "" }) {
 		return ""
 	}
@@ -208,8 +208,8 @@ func repairOf(p *stores.Pool) string {
 func (f *Findings) Err() error {
 	switch {
 	case len(f.Damage) > 0:
-		return fmt.Errorf("check %s: %w: %s%s", f.Pool, ErrDamage, format.Plural(len(f.Damage)+f.More, "finding", "findings"),
-			f.repair)
+		return fmt.Errorf("check %s: %w: %s%s", f.Pool, ErrDamage,
+			format.Plural(len(f.Damage)+f.More, "finding", "findings"), f.repair)
 	case len(f.Unchecked) > 0:
 		return fmt.Errorf("check %s: %w: %s left out%s", f.Pool, ErrIncomplete,
 			format.Plural(len(f.Unchecked), "server is", "servers are"), f.repair)

@@ -42,7 +42,7 @@ func TestCheckBesideKeepers(t *testing.T) {
 		}
 		return r, err
 	}
-	f, users, err := checked(t.Context(), p, false)
+	f, users, err := CheckOpen(t.Context(), p, false)
 	if err != nil || len(users) > 0 || !f.Sound || len(f.Keepers) != 2 || len(f.Live) > 0 {
 		t.Fatalf("two keepers live: %+v, users %v, %v", f, users, err)
 	}
@@ -59,7 +59,7 @@ func TestCheckBesideKeepers(t *testing.T) {
 		return r, err
 	}
 	p.Fabric = held{p.Fabric, new(rdma.Role)} // before the first renewal
-	if _, _, err = checked(t.Context(), p, false); !errors.Is(err, rdma.ErrStale) ||
+	if _, _, err = CheckOpen(t.Context(), p, false); !errors.Is(err, rdma.ErrStale) ||
 		!strings.Contains(err.Error(), "nothing found counts") {
 		t.Errorf("the tenure was over during the walk: %v", err)
 	}
@@ -70,10 +70,10 @@ func TestCheckBesideKeepers(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer user.Close()
-	if _, users, err = checked(t.Context(), p, false); !errors.Is(err, fabrics.ErrInUse) || len(users) != 1 {
+	if _, users, err = CheckOpen(t.Context(), p, false); !errors.Is(err, fabrics.ErrInUse) || len(users) != 1 {
 		t.Errorf("a user lives: %v, %v", users, err)
 	}
-	if f, _, err = checked(t.Context(), p, true); err != nil || len(f.Live) != 3 || len(f.Keepers) > 0 {
+	if f, _, err = CheckOpen(t.Context(), p, true); err != nil || len(f.Live) != 3 || len(f.Keepers) > 0 {
 		t.Errorf("forced, while a user lives: %+v, %v", f, err)
 	}
 }

@@ -72,8 +72,8 @@ func Hints(pool string) []workloads.Hint {
 			"--connections; readers may have half of them, and 'farkv status %s' has some in reserve")},
 		{Of: of(rdma.ErrAccess), Unless: os.Getenv(fabrics.EnvReadToken) == "",
 			Say: "the token that $" + fabrics.EnvReadToken + " names allows reading, and no change"},
-		{Of: of(rdma.ErrMinority), Say: minority(short(pool)) + about("; 'farkv status %s' shows the nodes")},
-		{Of: of(errLost), Say: lostHint(short(pool))},
+		{Of: of(rdma.ErrMinority), Say: minority(ShortName(pool)) + about("; 'farkv status %s' shows the nodes")},
+		{Of: of(errLost), Say: lostHint(ShortName(pool))},
 		{Of: of(rdma.ErrUnreachable), Unless: !consul,
 			Say: "does the agent run? Until it is back no program can open the pool; see 'farkv help consul'"},
 		{Of: of(rdma.ErrNodeDown), Unless: sole(pool) == "", Say: sole(pool)},
@@ -90,7 +90,7 @@ func sole(pool string) string {
 	if pool == "" {
 		return ""
 	}
-	here := started(pool)
+	here := StartedHere(pool)
 	if here == nil || len(here.Nodes) != 1 {
 		return ""
 	}
@@ -113,8 +113,8 @@ func ExplainAt(err error, addr string) error {
 		return Explain(err, addr)
 	}
 	defer p.Close()
-	if !marginOf(p).lost() {
+	if !NodeStates(p).Margin.Lost() {
 		return Explain(err, addr)
 	}
-	return fmt.Errorf("%w (hint: %s)", err, lostHint(short(addr)))
+	return fmt.Errorf("%w (hint: %s)", err, lostHint(ShortName(addr)))
 }

@@ -58,13 +58,13 @@ func entry(addr string) Entry {
 		return Entry{Pool: addr, Problem: err.Error()}
 	}
 	defer p.Close()
-	all, err := clientsOf(p.Fabric)
+	live, dead, err := CountClients(p.Fabric)
 	if err != nil {
 		return Entry{Pool: addr, Problem: err.Error()}
 	}
 	return Entry{
 		Pool: addr, Store: p.Kind.Name, Nodes: p.Fabric.Nodes(), Bytes: uint64(p.Fabric.Nodes()) * p.Fabric.Size(),
-		Live: len(living(all)), Dead: deadOf(all),
+		Live: live, Dead: dead,
 	}
 }
 
@@ -77,7 +77,8 @@ func (p *Pools) Print(w io.Writer) {
 	rows := [][]string{{"pool", "store", "nodes", "memory", "clients live", "clients dead"}}
 	for _, e := range p.Pools {
 		if e.Problem == "" {
-			rows = append(rows, []string{e.Pool, e.Store, format.Count(e.Nodes), format.Size(e.Bytes), format.Count(e.Live), format.Count(e.Dead)})
+			rows = append(rows, []string{e.Pool, e.Store, format.Count(e.Nodes), format.Size(e.Bytes),
+				format.Count(e.Live), format.Count(e.Dead)})
 		}
 	}
 	if len(rows) > 1 {

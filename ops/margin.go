@@ -80,8 +80,8 @@ func margin(v *Voices, copies *Bound) *Margin {
 	return m
 }
 
-// voicesOf counts the voters. nil: the nodes are no processes, or belong to no pool.
-func voicesOf(all []Served) *Voices {
+// VoicesOf counts the voters. nil: the nodes are no processes, or belong to no pool.
+func VoicesOf(all []Served) *Voices {
 	v := new(Voices)
 	for _, s := range all {
 		if s.Voice {
@@ -111,31 +111,34 @@ func copiesOf(p *stores.Pool, nodes []Node) *Bound {
 	if err != nil {
 		return nil
 	}
-	return &Bound{MayDie: n, Majority: p.Kind.Majority && shapeOf(p).Replicas > 1, Stops: p.Kind.Stops()}
+	return &Bound{MayDie: n, Majority: p.Kind.Majority && ShapeOf(p).Replicas > 1, Stops: p.Kind.Stops()}
 }
 
-// shape are parameters that have the same name in all stores that have them; 0: a store does not.
-type shape struct {
+// Shape are parameters that have the same name in all stores that have them; 0: a store does not.
+type Shape struct {
 	Replicas int `json:"replicas"`
 	Spares   int `json:"spares"`
 }
 
-func shapeOf(p *stores.Pool) (s shape) {
+// ShapeOf returns the shape of a pool.
+func ShapeOf(p *stores.Pool) (s Shape) {
 	_ = json.Unmarshal(p.Header.Params, &s) // opening the pool reports what is wrong with its header
 	return s
 }
 
-// marginOf is the margin of an open pool.
-func marginOf(p *stores.Pool) *Margin {
+// NodeStates returns the part of an open pool's State about its nodes: these with what their
+// processes report, the witnesses, and the margin.
+func NodeStates(p *stores.Pool) *State {
 	s := &State{Pool: p.Address}
-	s.Nodes, _ = nodesOf(p.Fabric)
+	s.Nodes, _ = NodesOf(p.Fabric)
 	s.addServed(p.Fabric)
-	return s.margin(p)
+	s.Margin = s.ComputeMargin(p)
+	return s
 }
 
-// margin returns the margin of the pool. s.Nodes is complete already. p is nil when the pool cannot
-// be opened.
-func (s *State) margin(p *stores.Pool) *Margin {
+// ComputeMargin returns the margin of the pool. s.Nodes is complete already. p is nil when the pool
+// cannot be opened.
+func (s *State) ComputeMargin(p *stores.Pool) *Margin {
 	all := append([]Served{}, s.Witnesses...)
 	for _, n := range s.Nodes {
 		if n.Served != nil {
@@ -148,18 +151,18 @@ func (s *State) margin(p *stores.Pool) *Margin {
 	if p != nil {
 		copies = copiesOf(p, s.Nodes)
 	}
-	m := margin(voicesOf(all), copies)
+	m := margin(VoicesOf(all), copies)
 	if m != nil {
-		m.pool = short(s.Pool)
+		m.pool = ShortName(s.Pool)
 	}
 	return m
 }
 
-// ended reports whether too few voters are left for the pool to go on.
-func (m *Margin) ended() bool { return m != nil && m.Voices != nil && m.Voices.Live < m.Voices.Needed }
+// Ended reports whether too few voters are left for the pool to go on.
+func (m *Margin) Ended() bool { return m != nil && m.Voices != nil && m.Voices.Live < m.Voices.Needed }
 
-// lost reports whether some data has too few copies left to be read.
-func (m *Margin) lost() bool { return m != nil && m.Copies != nil && m.Copies.MayDie < 0 }
+// Lost reports whether some data has too few copies left to be read.
+func (m *Margin) Lost() bool { return m != nil && m.Copies != nil && m.Copies.MayDie < 0 }
 
 func (m *Margin) String() string {
 	if m == nil {
@@ -178,9 +181,9 @@ func (m *Margin) String() string {
 	}
 	text := fmt.Sprintf("%s may die: %s", format.Plural(m.MayDie, "more node", "more nodes"), strings.Join(why, "; "))
 	switch {
-	case m.ended():
+	case m.Ended():
 		text += "; " + minority(m.pool)
-	case m.lost():
+	case m.Lost():
 		text += "; " + lostHint(m.pool)
 	case m.MayDie == 0 && m.Voices != nil && m.Voices.Live == m.Voices.Needed && m.Voices.Nodes > 1:
 		text += fmt.Sprintf("; 'farkv recover %s' adds none: with the next death the pool ends", m.pool)

@@ -37,7 +37,7 @@ func TestMargin(t *testing.T) {
 			all = append(all, Served{Voice: true, Reachable: n < c.live, InPool: n < c.live})
 		}
 		all = append(all, Served{Reachable: true, InPool: true}) // an eighth node has no voice
-		m := margin(voicesOf(all), c.copies)
+		m := margin(VoicesOf(all), c.copies)
 		if m != nil {
 			m.pool = "p"
 		}
@@ -49,7 +49,7 @@ func TestMargin(t *testing.T) {
 		t.Errorf("of nothing follows %v", m)
 	}
 	// Those that were expelled, or started anew, help no decision though they answer.
-	v := voicesOf([]Served{{Voice: true, Reachable: true, InPool: true, Expelled: true}, {Voice: true, Reachable: true},
+	v := VoicesOf([]Served{{Voice: true, Reachable: true, InPool: true, Expelled: true}, {Voice: true, Reachable: true},
 		{Voice: true, Reachable: true, InPool: true}})
 	if *v != (Voices{Nodes: 3, Live: 1, Needed: 2}) {
 		t.Errorf("voices: %+v", v)

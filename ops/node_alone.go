@@ -17,8 +17,8 @@ func (l Lacking) Error() string { return l.Err.Error() }
 // PageSize is what a node's memory is a multiple of.
 const PageSize = 4096
 
-// StartNode starts a memory node as a process, which belongs to no pool, and returns its address. Its
-// memory is rounded up to whole pages. stop ends it; after a crash 'farkv list' shows it, and
+// StartNode starts a memory node as a process, which belongs to no pool, and returns its address.
+// Its memory is rounded up to whole pages. stop ends it; after a crash 'farkv list' shows it, and
 // 'farkv down' ends it. Where the machine cannot start one the error is a Lacking.
 func (by Starter) StartNode(ctx context.Context, name string, memory uint64) (addr string,
 	stop func() error, err error) {

@@ -2,7 +2,6 @@ package ops
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,34 +11,18 @@ import (
 	"github.com/farkv/farkv/node/telemetry"
 )
 
-var (
-	errNoLease  = errors.New("the node's lease ran out: verbs wait until it has one again")
-	errExpelled = errors.New("the node was expelled from its pool: it serves no verbs")
-)
-
-// leaseOf returns for how long a node may still execute verbs. false: the node needs no lease,
+// LeaseOf returns for how long a node may still execute verbs. false: the node needs no lease,
 // because it is in no pool, or is the only node of its pool.
-func leaseOf(i *fabrics.NodeInfo) (left time.Duration, needs bool) {
+func LeaseOf(i *fabrics.NodeInfo) (left time.Duration, needs bool) {
 	if i.Pool == nil || i.Lease == rdma.Forever {
 		return 0, false
 	}
 	return i.Lease, true
 }
 
-// healthOf returns why a node does not execute verbs. nil: it does, or would.
-func healthOf(i *fabrics.NodeInfo) error {
-	switch left, needs := leaseOf(i); {
-	case i.Expelled:
-		return errExpelled
-	case needs && left <= 0:
-		return errNoLease
-	}
-	return nil
-}
-
-// inspect asks the memory nodes of an address for their state. An address without nodes has an
+// Inspect asks the memory nodes of an address for their state. An address without nodes has an
 // empty result. f is the pool, if this process has it open, or nil.
-func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) {
+func Inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) {
 	a, err := fabrics.Parse(addr)
 	if err != nil || !a.Remote() {
 		return nil, err
@@ -55,11 +38,11 @@ func inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) 
 		if errs[n] != nil {
 			s.Problem = errs[n].Error()
 		} else {
-			left, _ := leaseOf(&i)
+			left, _ := LeaseOf(&i)
 			s.Lease, s.Epoch, s.Expelled, s.Connected = left.Seconds(), i.Epoch, i.Expelled, i.Processes
 			s.Commit, s.AuthFailures, s.RefusedRoom = i.Commit, i.Stats.AuthFailures, i.Stats.RefusedRoom
 			s.RefusedOther = i.Stats.Refused - i.Stats.RefusedRoom
-			s.counts, s.PMem = countsOf(&i.Stats), i.PMem
+			s.Counts, s.PMem = countsOf(&i.Stats), i.PMem
 			s.Survives, s.SurvivesBy, s.Server = i.Survives, i.SurvivesBy, i.Server
 			if i.Fault != nil {
 				s.Broken, s.BrokenFor = i.Fault.String(), i.Fault.For.Seconds()

@@ -239,7 +239,7 @@ func madeOf(pool *stores.Pool, store string) (*Made, error) {
 
 // frail returns the warning for a pool that stops when one memory node dies.
 func frail(addr string) string {
-	all, err := servedBy(addr, nil)
+	all, err := ServedBy(addr, nil)
 	if err != nil || len(all) == 0 || len(all) > 2 {
 		return ""
 	}
@@ -262,9 +262,9 @@ func explainStarted(err error, name string) error {
 	})
 }
 
-// started returns the pool of that name or address when its nodes were started on this machine, and
-// nil otherwise.
-func started(pool string) *local.Pool {
+// StartedHere returns the pool of that name or address when its nodes were started on this machine,
+// and nil otherwise.
+func StartedHere(pool string) *local.Pool {
 	if !strings.Contains(pool, ":") {
 		p, err := local.Open(pool)
 		if err != nil {
@@ -371,18 +371,10 @@ func usersOf(addr string) ([]Client, error) {
 	return living(all), errors.Join(err, p.Close())
 }
 
-// crashStarted kills the process of a node.
-func crashStarted(p *local.Pool, node int) (*Crashed, error) {
-	if n := len(p.Nodes); node < 0 || node >= n {
-		return nil, workloads.Usagef("crash node %d: %s has nodes 0 to %d", node, p.Name, n-1)
+// ShortName names a pool as its user would.
+func ShortName(addr string) string {
+	if p := StartedHere(addr); p != nil {
+		return p.Name
 	}
-	killed, err := p.Kill(node)
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("crash node %d of %s: %w", node, p.Name, err)
-	case !killed:
-		return nil, fmt.Errorf("crash node %d: its process is gone already (hint: 'farkv status %s' shows the nodes)",
-			node, p.Name)
-	}
-	return &Crashed{Pool: p.Name, Node: &node, Process: p.Nodes[node].PID}, nil
+	return strings.TrimPrefix(addr, "shm:")
 }

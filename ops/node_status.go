@@ -46,22 +46,22 @@ type Served struct {
 	Broken    string          `json:"broken,omitempty"`         // on purpose: how
 	BrokenFor float64         `json:"broken_seconds,omitempty"` // what is left of that
 
-	counts *telemetry.NodeCounts
+	Counts *telemetry.NodeCounts `json:"-"` // of verbs that the node executed; nil: it did not answer
 }
 
 // inspectTime bounds the time for asking all nodes of a pool.
 const inspectTime = 3 * time.Second
 
-// servedBy returns the state of the memory nodes of an address that are processes. f is as in
-// inspect.
-func servedBy(addr string, f rdma.Fabric) ([]Served, error) {
+// ServedBy returns the state of the memory nodes of an address that are processes. f is as in
+// Inspect.
+func ServedBy(addr string, f rdma.Fabric) ([]Served, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), inspectTime)
 	defer cancel()
-	all, err := inspect(ctx, addr, f)
+	all, err := Inspect(ctx, addr, f)
 	if len(all) == 0 {
 		return nil, err
 	}
-	if p := started(addr); p != nil {
+	if p := StartedHere(addr); p != nil {
 		processesOf(p, all)
 	}
 	return all, nil
@@ -77,9 +77,9 @@ func processesOf(p *local.Pool, all []Served) {
 	}
 }
 
-// unreachable returns the state of a pool that cannot be opened, as its nodes report it.
-func unreachable(addr string, why error) *State {
-	all, err := servedBy(addr, nil)
+// Unreachable returns the state of a pool that cannot be opened, as its nodes report it.
+func Unreachable(addr string, why error) *State {
+	all, err := ServedBy(addr, nil)
 	if err != nil || len(all) == 0 {
 		return nil
 	}
@@ -89,13 +89,13 @@ func unreachable(addr string, why error) *State {
 	for _, one := range all {
 		s.Nodes = append(s.Nodes, Node{Bytes: one.Offers, Up: one.Reachable && !one.Expelled, Served: &one})
 	}
-	s.Margin = s.margin(nil)
+	s.Margin = s.ComputeMargin(nil)
 	return s
 }
 
 // nameStarted sets the name of a pool with nodes that were started on this machine.
 func (s *State) nameStarted() {
-	if here := started(s.Pool); here != nil {
+	if here := StartedHere(s.Pool); here != nil {
 		s.Name, s.Folder = here.Name, here.Folder()
 	}
 }
@@ -103,7 +103,7 @@ func (s *State) nameStarted() {
 // addServed adds what the processes of memory nodes report. When they cannot be asked, the state
 // stays as it is.
 func (s *State) addServed(f rdma.Fabric) {
-	all, err := servedBy(s.Pool, f)
+	all, err := ServedBy(s.Pool, f)
 	if err != nil || len(all) < len(s.Nodes) {
 		return
 	}
@@ -116,9 +116,9 @@ func (s *State) addServed(f rdma.Fabric) {
 // serves reports whether a server of the pool's store runs beside the node.
 func (n *Node) serves() bool { return n.Served != nil && n.Server != nil && n.Server.Problem == "" }
 
-// unserved returns texts on the nodes that answer but have no working server. It is empty for
+// Unserved returns texts on the nodes that answer but have no working server. It is empty for
 // stores without servers.
-func (s *State) unserved() (all []string) {
+func (s *State) Unserved() (all []string) {
 	if k, err := stores.Lookup(s.Store); err != nil || k.Serve == nil {
 		return nil
 	}
@@ -136,7 +136,7 @@ func (s *State) unserved() (all []string) {
 
 // printServers prints which nodes serve the pool's store, if the store has servers.
 func (s *State) printServers(w io.Writer) {
-	for _, why := range s.unserved() {
+	for _, why := range s.Unserved() {
 		fmt.Fprintln(w, why)
 	}
 	var serve []string

@@ -49,7 +49,7 @@ func Recover(ctx context.Context, addr string, client int, force bool) (*Recover
 	if p.Kind.Recoverer == nil {
 		return nil, workloads.Usagef("recover %[1]s: this version recovers no %[2]s pools (hint: 'farkv status "+
 			"%[3]s' shows which of its nodes live; 'farkv down --force %[3]s' removes it)", p.Address, p.Kind.Name,
-			short(p.Address))
+			ShortName(p.Address))
 	}
 	r := &Recovery{Pool: p.Address, Done: []Step{}, Waiting: []string{}}
 	if client != 0 {
@@ -57,7 +57,7 @@ func Recover(ctx context.Context, addr string, client int, force bool) (*Recover
 			return nil, Explain(err, addr)
 		}
 	}
-	if before := marginOf(p); before.lost() && before.Copies.Majority {
+	if before := NodeStates(p).Margin; before.Lost() && before.Copies.Majority {
 		r.Margin, err = before, errLost // a recoverer reads what has no majority
 	} else {
 		err = r.recover(ctx, p)
@@ -70,7 +70,7 @@ func Recover(ctx context.Context, addr string, client int, force bool) (*Recover
 
 // revoke fences a client off. It returns nil when it was dead already.
 func revoke(p *stores.Pool, id int, force bool) (*Client, error) {
-	c, err := findClient(p, id)
+	c, err := FindClient(p, id)
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("recover client %d: %w", id, err)
@@ -84,7 +84,7 @@ func revoke(p *stores.Pool, id int, force bool) (*Client, error) {
 	if !c.Alive {
 		return nil, nil
 	}
-	return clientOf(c), nil
+	return ClientOf(c), nil
 }
 
 // endedAt returns the Recovery of a pool that cannot be opened because too few of its nodes live.
@@ -93,7 +93,7 @@ func endedAt(addr string, why error) *Recovery {
 	if !errors.Is(why, rdma.ErrMinority) {
 		return nil
 	}
-	if s := unreachable(addr, why); s != nil && s.Margin.ended() {
+	if s := Unreachable(addr, why); s != nil && s.Margin.Ended() {
 		return &Recovery{Pool: addr, Done: []Step{}, Waiting: []string{}, Margin: s.Margin}
 	}
 	return nil
@@ -130,17 +130,17 @@ func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 	err = errors.Join(err, ep.Close())
 	var other *cluster.OtherMaster
 	if errors.As(err, &other) {
-		if r.Master = masterOf(p.Fabric); r.Master == nil { // it has just resigned, or died
+		if r.Master = MasterOf(p.Fabric); r.Master == nil { // it has just resigned, or died
 			r.Master = &Master{Client: int(other.Role.Owner)}
 		}
 		err = nil
 	}
-	r.Waiting = append(r.Waiting, waiting(p.Fabric, p.Kind.Majority)...)
-	r.Margin = marginOf(p)
+	r.Waiting = append(r.Waiting, Unrecovered(p.Fabric, p.Kind.Majority)...)
+	r.Margin = NodeStates(p).Margin
 	switch {
 	case err != nil:
 		return err
-	case len(r.Waiting) == 0 && r.Margin.lost():
+	case len(r.Waiting) == 0 && r.Margin.Lost():
 		return errLost
 	case len(r.Waiting) == 0:
 		return nil
@@ -150,11 +150,11 @@ func (r *Recovery) recover(ctx context.Context, p *stores.Pool) error {
 	return failed
 }
 
-// waiting lists what a master would do. It leaves out clients that were fenced off while their
+// Unrecovered lists what a master would do. It leaves out clients that were fenced off while their
 // process is attached: they keep their identity, recovered or not. With majority it leaves out dead
 // nodes: such a pool does not replace them.
-func waiting(f rdma.Fabric, majority bool) (todo []string) {
-	nodes, view := nodesOf(f)
+func Unrecovered(f rdma.Fabric, majority bool) (todo []string) {
+	nodes, view := NodesOf(f)
 	switch {
 	case view.Busy && majority:
 		todo = append(todo, fmt.Sprintf("the memory without an owner: epoch %d has begun, in which it is swept",
@@ -198,7 +198,7 @@ func (r *Recovery) Print(w io.Writer) {
 	for _, s := range r.Waiting {
 		fmt.Fprintf(w, "waits: %s\n", s)
 	}
-	if len(r.Waiting) == 0 && !r.Margin.ended() && !r.Margin.lost() {
+	if len(r.Waiting) == 0 && !r.Margin.Ended() && !r.Margin.Lost() {
 		fmt.Fprintln(w, "nothing is left to recover")
 	}
 	if r.Margin != nil {

@@ -19,21 +19,21 @@ func TestWhatWaits(t *testing.T) {
 	if err := f.KillNode(1); err != nil {
 		t.Fatal(err)
 	}
-	if todo := waiting(f, false); len(todo) != 1 || !strings.Contains(todo[0], "node 1") {
+	if todo := Unrecovered(f, false); len(todo) != 1 || !strings.Contains(todo[0], "node 1") {
 		t.Errorf("of a dead node waits: %v", todo)
 	}
-	if todo := waiting(f, true); len(todo) != 0 {
+	if todo := Unrecovered(f, true); len(todo) != 0 {
 		t.Errorf("of a node that majorities do without waits: %v", todo)
 	}
 	if _, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); err != nil {
 		t.Fatal(err)
 	}
 	for majority, want := range map[bool]string{true: "swept", false: "only read"} {
-		if todo := waiting(f, majority); !strings.Contains(todo[0], want) {
+		if todo := Unrecovered(f, majority); !strings.Contains(todo[0], want) {
 			t.Errorf("of a busy view waits: %v", todo)
 		}
 		s := State{}
-		s.Nodes, s.View = nodesOf(f)
+		s.Nodes, s.View = NodesOf(f)
 		s.View.majority = majority
 		if view := s.View.String(); !strings.Contains(view, want) || !strings.Contains(s.health(), "node 1 is DOWN") {
 			t.Errorf("status says %q, and of the nodes %q", view, s.health())

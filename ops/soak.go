@@ -89,7 +89,7 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 		return out, fmt.Errorf("soak %s: %w", p.Address, err)
 	}
 	s.Say("check")
-	f, _, err := checked(ctx, p, false)
+	f, _, err := CheckOpen(ctx, p, false)
 	if err != nil {
 		return out, err
 	}
@@ -129,11 +129,12 @@ func (r *Soaked) Print(w io.Writer) {
 		time.Duration(r.Seconds*float64(time.Second)), r.Seed)
 	rows := [][]string{{"", "operations", "mean", "p50", "p99", "worst", "pool full"}}
 	for _, o := range r.Ops {
-		rows = append(rows, []string{o.Kind, format.Count(o.Count), format.Latency(o.Mean), format.Latency(o.P50), format.Latency(o.P99),
-			format.Latency(o.Worst), format.Count(o.Full)})
+		rows = append(rows, []string{o.Kind, format.Count(o.Count), format.Latency(o.Mean), format.Latency(o.P50),
+			format.Latency(o.P99), format.Latency(o.Worst), format.Count(o.Full)})
 	}
 	table.Print(w, rows, 0)
-	fmt.Fprintf(w, "\nthe pool was full with %s pairs, and behind the load with %s\n", format.Count(r.First), format.Count(r.Again))
+	fmt.Fprintf(w, "\nthe pool was full with %s pairs, and behind the load with %s\n", format.Count(r.First),
+		format.Count(r.Again))
 	if r.Sound {
 		fmt.Fprintln(w, "every answer was right, and the pool is sound")
 	}

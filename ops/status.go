@@ -75,8 +75,8 @@ type Master struct {
 	Left   float64 `json:"left_seconds"` // of its tenure, unless it prolongs it
 }
 
-// masterOf returns the master. nil: there is none, or it is not known.
-func masterOf(f rdma.Fabric) *Master {
+// MasterOf returns the master. nil: there is none, or it is not known.
+func MasterOf(f rdma.Fabric) *Master {
 	knows, ok := f.(rdma.MasterReporter)
 	if !ok {
 		return nil
@@ -121,22 +121,22 @@ type Client struct {
 func Status(addr string) (*State, error) {
 	p, err := stores.Open(addr)
 	if err != nil {
-		return unreachable(addr, err), Explain(err, addr)
+		return Unreachable(addr, err), Explain(err, addr)
 	}
 	defer p.Close()
 	return stateOf(p)
 }
 
 func stateOf(p *stores.Pool) (*State, error) {
-	s := glance(p)
-	if err := s.addMemory(p); err != nil {
+	s := Glance(p)
+	if err := s.AddMemory(p); err != nil {
 		return nil, ExplainAt(fmt.Errorf("status of %s: %w", p.Address, err), p.Address)
 	}
 	return s, nil
 }
 
-// glance returns the state of a pool without what only its memory has.
-func glance(p *stores.Pool) *State {
+// Glance returns the state of a pool without what only its memory has.
+func Glance(p *stores.Pool) *State {
 	s := &State{
 		Pool: p.Address, Store: p.Kind.Name, Format: p.Header.Version, Params: withoutSecret(p.Header.Params),
 		doc:     p.Kind.Doc,
@@ -148,7 +148,7 @@ func glance(p *stores.Pool) *State {
 	if s.Clients, unknown = clientsOf(p.Fabric); unknown != nil {
 		s.Problem = unknown.Error()
 	}
-	s.Nodes, s.View = nodesOf(p.Fabric)
+	s.Nodes, s.View = NodesOf(p.Fabric)
 	s.View.majority = p.Kind.Majority
 	s.nameStarted()
 	s.addServed(p.Fabric)
@@ -157,16 +157,16 @@ func glance(p *stores.Pool) *State {
 			s.Configuration = "not known: " + unknown.Error()
 		}
 	}
-	s.Margin = s.margin(p)
-	s.Master = masterOf(p.Fabric)
+	s.Margin = s.ComputeMargin(p)
+	s.Master = MasterOf(p.Fabric)
 	if g, ok := p.Fabric.(rdma.Geometer); ok {
 		s.Places = g.Geometry().Clients
 	}
 	return s
 }
 
-// addMemory adds how full the pool is, and what its memory is used for.
-func (s *State) addMemory(p *stores.Pool) error {
+// AddMemory adds how full the pool is, and what its memory is used for.
+func (s *State) AddMemory(p *stores.Pool) error {
 	if p.Kind.Fill != nil {
 		s.addFill(p)
 	}
@@ -190,7 +190,9 @@ func telemetryOf(f rdma.Fabric) uint64 {
 	return 0
 }
 
-func nodesOf(f rdma.Fabric) (nodes []Node, view View) {
+// NodesOf returns the memory nodes of a pool's view, without what their processes report, and the
+// view.
+func NodesOf(f rdma.Fabric) (nodes []Node, view View) {
 	monitor, _ := f.(rdma.NodeMonitor)
 	v := f.View()
 	for n, m := range v.Members {
@@ -217,23 +219,29 @@ func clientsOf(f rdma.Fabric) ([]Client, error) {
 	clients, err := rdma.ListClients(f)
 	all := []Client{}
 	for _, c := range clients {
-		all = append(all, *clientOf(c))
+		all = append(all, *ClientOf(c))
 	}
 	return all, err
 }
 
 // living returns the clients that are alive and no servers.
 func living(all []Client) []Client {
-	return slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return !c.Alive || c.serves() })
+	return slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return !c.Alive || c.Serves() })
 }
 
-// serves reports whether the client is a live server, or a task of one. Such a client does not keep
+// Serves reports whether the client is a live server, or a task of one. Such a client does not keep
 // a pool from being removed or checked.
-func (c *Client) serves() bool { return c.Alive && stores.OfServer(c.Name) }
+func (c *Client) Serves() bool { return c.Alive && stores.OfServer(c.Name) }
 
 // deadOf counts the clients that are not alive.
 func deadOf(all []Client) int {
 	return len(slices.DeleteFunc(slices.Clone(all), func(c Client) bool { return c.Alive }))
+}
+
+// CountClients counts the live clients of a pool, without servers, and the dead ones.
+func CountClients(f rdma.Fabric) (live, dead int, err error) {
+	all, err := clientsOf(f)
+	return len(living(all)), deadOf(all), err
 }
 
 // crowd returns a short text that names some of the clients.
@@ -317,8 +325,8 @@ func (s *State) Print(w io.Writer) {
 	rows = append(rows, []string{"store", s.Store + ": " + s.doc}, []string{"can", strings.Join(s.Can, "; ")})
 	rows = append(rows, limitRows(s.Limits)...)
 	rows = append(rows, [][]string{
-		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), format.Size(s.Nodes[0].Bytes), format.Size(total),
-			s.health())},
+		{"nodes", fmt.Sprintf("%d of %s, %s in all; %s", len(s.Nodes), format.Size(s.Nodes[0].Bytes),
+			format.Size(total), s.health())},
 		{"telemetry", telemetryText(s.Nodes[0].Telemetry)},
 		{"version", fmt.Sprintf("format %d; this is %v", s.Format, s.Build)},
 		{"margin", s.Margin.String()},
@@ -354,12 +362,12 @@ func (s *State) printDetails(w io.Writer) {
 		fmt.Fprintln(w, "what only nodes know that are down is left out")
 	}
 	switch {
-	case s.Problem != "" && s.Margin.lost(): // the margin has the hint
+	case s.Problem != "" && s.Margin.Lost(): // the margin has the hint
 		fmt.Fprintf(w, "not all is known: %s\n", s.Problem)
 	case s.Problem != "":
-		fmt.Fprintf(w, "not all is known: %s (hint: 'farkv recover %s' mends the pool)\n", s.Problem, short(s.Pool))
+		fmt.Fprintf(w, "not all is known: %s (hint: 'farkv recover %s' mends the pool)\n", s.Problem, ShortName(s.Pool))
 	}
-	clients := slices.DeleteFunc(slices.Clone(s.Clients), func(c Client) bool { return c.serves() })
+	clients := slices.DeleteFunc(slices.Clone(s.Clients), func(c Client) bool { return c.Serves() })
 	if len(clients) == 0 {
 		return
 	}
@@ -426,4 +434,24 @@ func parametersOf(prefix string, all map[string]any) (rows [][]string) {
 		rows = append(rows, []string{strings.ReplaceAll(prefix+name, "_", " "), fmt.Sprint(v)})
 	}
 	return rows
+}
+
+// ClientOf returns a client of a fabric as a State has it.
+func ClientOf(c rdma.Client) *Client {
+	return &Client{ID: int(c.ID), Name: c.Name, PID: c.PID, Alive: c.Alive, Fenced: !c.Alive && c.Held}
+}
+
+// FindClient returns a client that is listed, dead or alive.
+func FindClient(p *stores.Pool, id int) (rdma.Client, error) {
+	all, err := rdma.ListClients(p.Fabric)
+	if err != nil {
+		return rdma.Client{}, err
+	}
+	for _, c := range all {
+		if int(c.ID) == id {
+			return c, nil
+		}
+	}
+	return rdma.Client{}, fmt.Errorf("%s has no such client (hint: 'farkv status %s' lists them)", p.Address,
+		ShortName(p.Address))
 }

@@ -99,8 +99,8 @@ func cramped(k *stores.Kind, p stores.Params) string {
 		return ""
 	}
 	return fmt.Sprintf("%s a node have room for about %s of %s records of %s bytes: writes fail when they are full "+
-		"(hint: %s a node have room for all)", format.Size(p.Memory), format.Count(records), format.Count(p.Records), format.Count(p.PairBytes),
-		format.Size(whole))
+		"(hint: %s a node have room for all)", format.Size(p.Memory), format.Count(records), format.Count(p.Records),
+		format.Count(p.PairBytes), format.Size(whole))
 }
 
 // warn adds a warning; "": there is none.

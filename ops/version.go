@@ -6,8 +6,6 @@ import (
 	"runtime"
 	"strconv"
 
-	"github.com/prometheus/client_golang/prometheus"
-
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/version"
 	"github.com/farkv/farkv/ops/table"
@@ -47,17 +45,4 @@ func (b *Build) Print(w io.Writer) {
 		rows = append(rows, []string{"format of " + name, strconv.FormatUint(uint64(b.Formats[name]), 10)})
 	}
 	table.Print(w, rows)
-}
-
-// buildMetrics is a gauge that is always 1. Its labels describe the build.
-func buildMetrics() prometheus.Collector {
-	b := ThisBuild("")
-	g := prometheus.NewGauge(prometheus.GaugeOpts{
-		Name: "farkv_build_info",
-		Help: "1, with labels that say what the program was built from and what it speaks.",
-		ConstLabels: prometheus.Labels{"commit": b.Commit, "goversion": b.Go, "wire": strconv.Itoa(b.Wire),
-			"control": strconv.Itoa(b.Control)},
-	})
-	g.Set(1)
-	return g
 }

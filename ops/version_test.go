@@ -28,30 +28,3 @@ func TestBuild(t *testing.T) {
 		t.Errorf("%s, %v", all, err)
 	}
 }
-
-func TestBuildMetrics(t *testing.T) {
-	m, err := ServeMetrics("127.0.0.1:0", false, func() error { return nil })
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer m.Close()
-	families, err := m.Gather()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, f := range families {
-		if f.GetName() != "farkv_build_info" {
-			continue
-		}
-		labels := map[string]string{}
-		for _, l := range f.Metric[0].Label {
-			labels[l.GetName()] = l.GetValue()
-		}
-		known := labels["commit"] == version.Commit() && labels["wire"] != "" && labels["control"] != ""
-		if f.Metric[0].Gauge.GetValue() != 1 || !known {
-			t.Errorf("%v", f)
-		}
-		return
-	}
-	t.Error("no farkv_build_info")
-}

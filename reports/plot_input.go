@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/farkv/farkv/reports/eval"
 	"github.com/farkv/farkv/reports/plot"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/recording"
@@ -25,7 +26,7 @@ const mostInput = 64 << 20
 type input struct {
 	name      string // of the file, without its folder and ending
 	result    *runner.Result
-	report    *Report
+	report    *eval.Report
 	recording *recording.OpenFile
 }
 
@@ -111,7 +112,7 @@ func (in *input) read(text []byte) (err error) {
 	var members struct {
 		Version    int    `json:"version"`
 		Paper      string `json:"paper"`
-		Parts      []*Part
+		Parts      []*eval.Part
 		Unit       string  `json:"latency_unit"`
 		Throughput float64 `json:"throughput"`
 	}
@@ -123,7 +124,7 @@ func (in *input) read(text []byte) (err error) {
 		if members.Version > reportVersion {
 			return fmt.Errorf("the report has version %d; this program reads 1 to %d", members.Version, reportVersion)
 		}
-		in.report = new(Report)
+		in.report = new(eval.Report)
 		err = json.Unmarshal(text, in.report)
 		if err == nil && slices.Contains(in.report.Parts, nil) {
 			err = errors.New("a part of the report is null")

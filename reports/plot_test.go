@@ -11,30 +11,34 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/reports/eval"
 	"github.com/farkv/farkv/reports/plot"
 	"github.com/farkv/farkv/workloads/recording"
 )
 
 // aReportOf is a small report, such as an evaluation makes.
-func aReportOf() *Report {
-	p := &Part{
+func aReportOf() *eval.Report {
+	p := &eval.Part{
 		Name: "pairs", Title: "throughput for smaller pairs",
+		Units:  []plot.Unit{plot.Number, plot.Rate, plot.Percent, plot.Percent, plot.Number},
 		Header: []string{"pair", "throughput", "gain", "paper", "busiest"},
-		Rows: [][]Cell{
-			{say("1024 B"), mops(10e6), {}, {}, say("link")},
-			{say("512 B"), mops(20e6), percent(99.8), percent(44.1), say("link")},
-			{say("busiest"), {}, {}, {}, {}},
+		Rows: [][]eval.Cell{
+			{eval.Text("1024 B"), eval.Mops(10e6), {}, {}, eval.Text("link")},
+			{eval.Text("512 B"), eval.Mops(20e6), eval.Percent(99.8), eval.Percent(44.1), eval.Text("link")},
+			{eval.Text("busiest"), {}, {}, {}, {}},
 		},
-		Claims: []Verdict{
-			{About: "pairs-512", Figure: Figure{Section: "6.3", Says: "gains", Printed: "44.1", Unit: "%"},
-				Ours: "99.8 %", Outcome: Differs},
-			{About: "pairs-why", Figure: Figure{Section: "6.3", Says: "the link"}, Ours: "the link", Outcome: Holds},
-			{About: "replicas-d1", Figure: Figure{Printed: "8.8", Unit: "Mops"}, Ours: "18.82 Mops", Outcome: TooSmall},
-			{About: "allocation-a", Figure: Figure{Printed: "-90.9", Unit: "%"}, Ours: "-91.2 %", Outcome: Differs},
+		Claims: []eval.Verdict{
+			{About: "pairs-512", Figure: eval.Figure{Section: "6.3", Says: "gains", Printed: "44.1", Unit: "%"},
+				Ours: "99.8 %", Outcome: eval.Differs},
+			{About: "pairs-why", Figure: eval.Figure{Section: "6.3", Says: "the link"}, Ours: "the link",
+				Outcome: eval.Holds},
+			{About: "replicas-d1", Figure: eval.Figure{Printed: "8.8", Unit: "Mops"}, Ours: "18.82 Mops",
+				Outcome: eval.TooSmall},
+			{About: "allocation-a", Figure: eval.Figure{Printed: "-90.9", Unit: "%"}, Ours: "-91.2 %",
+				Outcome: eval.Differs},
 		},
 	}
-	p.Units = p.units()
-	return &Report{Paper: "A paper", Parts: []*Part{p}}
+	return &eval.Report{Paper: "A paper", Parts: []*eval.Part{p}}
 }
 
 func TestChartsOfAReport(t *testing.T) {
@@ -72,23 +76,6 @@ pairs: beside what the paper prints,"the paper, as printed",replicas-d1,,8.8e+06
 		}
 		if len(page.Notes[0].Rows) != 4 {
 			t.Error("verdicts are missing")
-		}
-	}
-}
-
-func TestColumnsWithTheSameTitle(t *testing.T) {
-	for _, c := range [][2][]string{
-		{{"value", "A: Mops", "GET", "B: Mops", "GET"},
-			{"value", "A: Mops", "A: Mops, GET", "B: Mops", "B: Mops, GET"}},
-		{{"n", "X", "p1", "p99", "Y", "p1", "p99"}, {"n", "X", "X, p1", "X, p99", "Y", "Y, p1", "Y, p99"}},
-		{{"n", "A", "mean", "DM", "mean", "B", "mean", "DM", "mean"},
-			{"n", "A", "A, mean", "A, DM", "A, DM, mean", "B", "B, mean", "B, DM", "B, DM, mean"}},
-	} {
-		p := &Part{Header: c[0]}
-		for k, want := range c[1] {
-			if got := p.column(k); got != want {
-				t.Errorf("%q: column %d is %q, want %q", c[0], k, got, want)
-			}
 		}
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/fabrics"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/chaos"
 	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/ops/doctor"
 	"github.com/farkv/farkv/ops/format"
@@ -47,7 +47,7 @@ func completions(root *cobra.Command) {
 	command.Flag(at("node"), "fabric", command.Fixed(fabrics.NodeFabrics()...))
 	command.Flag(at("crash"), "at", everyStep)
 	command.FlagOrFile(at("crash"), "plan", command.Fixed("-"))
-	command.FlagList(at("crash"), "kinds", command.Fixed(format.Words(ops.BreakKinds)...))
+	command.FlagList(at("crash"), "kinds", command.Fixed(format.Words(chaos.BreakKinds)...))
 	command.FlagList(at("bench"), "stores", func() []string {
 		return append([]string{measure.AllStores}, stores.Names()...)
 	})

@@ -15,6 +15,7 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/chaos"
 )
 
 // crashFlags are the flags of crash.
@@ -58,7 +59,7 @@ told does not depend on other programs. Another program has to keep the pool, su
 cuts last for --stop, and slow nodes are slower by --slow. An interrupt mends what was broken for a time, and the table
 so far is printed. The exit status is 1 when the pool is not whole in the end, or 'farkv check' finds damage.
 
-` + ops.PlanText + `
+` + chaos.PlanText + `
 
 The steps, separated by semicolons, of which go-ycsb's fusee-nc, a client of a fusee pool without a cache, never comes
 to "read slot and pair" and "write object, read slot":
@@ -149,9 +150,9 @@ func (o *crashFlags) check(cmd *cobra.Command) error {
 }
 
 // broke tells of a break that lasts.
-func (c *cli) broke(cmd *cobra.Command) func(*ops.Broken) {
+func (c *cli) broke(cmd *cobra.Command) func(*chaos.Broken) {
 	say := c.progress(cmd)
-	return func(b *ops.Broken) {
+	return func(b *chaos.Broken) {
 		if b.For > 0 {
 			say("%s; an interrupt ends it", b.Text)
 		}
@@ -159,11 +160,11 @@ func (c *cli) broke(cmd *cobra.Command) func(*ops.Broken) {
 }
 
 // crashTarget reads what is to break: [POOL] node|client NUMBER, or [POOL] master.
-func crashTarget(cmd *cobra.Command, args []string) (pool string, what ops.Break, err error) {
+func crashTarget(cmd *cobra.Command, args []string) (pool string, what chaos.Break, err error) {
 	parts := []string{"node", "client"}
 	if n := len(args); (n == 1 || n == 2) && args[n-1] == "master" && !slices.Contains(parts, args[0]) {
 		pool, _ = poolAnd(args, 1)
-		return pool, ops.Break{Kind: ops.BreakMaster, Target: ops.Target{Master: true}}, nil
+		return pool, chaos.Break{Kind: chaos.BreakMaster, Target: chaos.Target{Master: true}}, nil
 	}
 	if n := len(args); n < 2 || n > 3 {
 		return "", what, fmt.Errorf("%s, not %d operands: see 'farkv crash --help'", crashOperands, n)
@@ -182,9 +183,9 @@ func crashTarget(cmd *cobra.Command, args []string) (pool string, what ops.Break
 	case err != nil || n < 0 || rest[0] == "client" && n == 0:
 		return "", what, fmt.Errorf("crash %s %q: want its number, which 'farkv status' shows", rest[0], rest[1])
 	case rest[0] == "node":
-		return pool, ops.Break{Kind: ops.BreakNode, Target: ops.Target{Nodes: []int{n}}}, nil
+		return pool, chaos.Break{Kind: chaos.BreakNode, Target: chaos.Target{Nodes: []int{n}}}, nil
 	}
-	return pool, ops.Break{Kind: ops.BreakClient, Target: ops.Target{Client: n}}, nil
+	return pool, chaos.Break{Kind: chaos.BreakClient, Target: chaos.Target{Client: n}}, nil
 }
 
 // crashOne breaks a node, a client or the master.
@@ -194,29 +195,29 @@ func (c *cli) crashOne(cmd *cobra.Command, o *crashFlags, args []string) error {
 		return err
 	}
 	switch {
-	case o.at != "" && what.Kind == ops.BreakNode:
+	case o.at != "" && what.Kind == chaos.BreakNode:
 		return fmt.Errorf("--at %s: nodes take no steps, clients do", o.at)
-	case o.at != "" && what.Kind == ops.BreakMaster:
+	case o.at != "" && what.Kind == chaos.BreakMaster:
 		return fmt.Errorf("--at %s: name the client (hint: 'farkv status' shows which one is the master)", o.at)
-	case o.slow > 0 && what.Kind != ops.BreakNode:
+	case o.slow > 0 && what.Kind != chaos.BreakNode:
 		return fmt.Errorf("--slow %v: a node is slow, and a client is not (hint: --stop stops its process)", o.slow)
-	case o.force && what.Kind != ops.BreakNode:
+	case o.force && what.Kind != chaos.BreakNode:
 		return errors.New("--force is for nodes: no client's death costs data (hint: leave it out)")
 	case o.stop > 0:
-		what.Kind, what.For = ops.BreakStop, o.stop
+		what.Kind, what.For = chaos.BreakStop, o.stop
 	case o.slow > 0:
-		what.Kind, what.Slow, what.For = ops.BreakSlow, o.slow, o.lasts
-	case what.Kind == ops.BreakNode: // also when the pool's nodes do not answer
-		done, err := ops.CrashNode(pool, what.Nodes[0], o.force)
+		what.Kind, what.Slow, what.For = chaos.BreakSlow, o.slow, o.lasts
+	case what.Kind == chaos.BreakNode: // also when the pool's nodes do not answer
+		done, err := chaos.CrashNode(pool, what.Nodes[0], o.force)
 		return answer(c, cmd, done, err)
-	case what.Kind == ops.BreakClient:
+	case what.Kind == chaos.BreakClient:
 		if pool, err = ops.Resolve(pool); err != nil {
 			return failure{err}
 		}
-		done, err := ops.CrashClient(pool, what.Client, rdma.Step(o.at))
+		done, err := chaos.CrashClient(pool, what.Client, rdma.Step(o.at))
 		return answer(c, cmd, done, err)
 	}
-	done, err := ops.BreakFor(cmd.Context(), pool, what, o.force, c.broke(cmd))
+	done, err := chaos.BreakFor(cmd.Context(), pool, what, o.force, c.broke(cmd))
 	return answer(c, cmd, done, err)
 }
 
@@ -235,18 +236,18 @@ func (c *cli) crashCut(cmd *cobra.Command, o *crashFlags, args []string) error {
 	if err != nil {
 		return err
 	}
-	target, err := ops.ParseCut(o.cut)
+	target, err := chaos.ParseCut(o.cut)
 	if err != nil {
 		return err
 	}
-	done, err := ops.BreakFor(cmd.Context(), pool, ops.Break{Kind: ops.BreakCut, Target: target, For: o.lasts}, o.force,
-		c.broke(cmd))
+	cut := chaos.Break{Kind: chaos.BreakCut, Target: target, For: o.lasts}
+	done, err := chaos.BreakFor(cmd.Context(), pool, cut, o.force, c.broke(cmd))
 	return answer(c, cmd, done, err)
 }
 
 // crashSchedule breaks one thing after another.
 func (c *cli) crashSchedule(cmd *cobra.Command, o *crashFlags, args []string) (err error) {
-	s := ops.Schedule{
+	s := chaos.Schedule{
 		Every: o.each, For: cmp.Or(o.lasts, 10*time.Minute), Seed: o.seed, Fault: o.stop, Slow: o.slow, Force: o.force,
 	}
 	flag := "every"
@@ -254,7 +255,7 @@ func (c *cli) crashSchedule(cmd *cobra.Command, o *crashFlags, args []string) (e
 		flag = "plan"
 		s.Plan, err = readPlan(cmd.InOrStdin(), o.plan)
 	} else {
-		s.Kinds, err = ops.ParseKinds(o.kinds)
+		s.Kinds, err = chaos.ParseKinds(o.kinds)
 	}
 	pool, wrong := onlyPool(args, flag)
 	switch {
@@ -275,18 +276,18 @@ func (c *cli) crashSchedule(cmd *cobra.Command, o *crashFlags, args []string) (e
 	fabrics.Administer(false) // it goes on for long, and its load is one as of any other program
 	say := c.progress(cmd)
 	s.Progress = func(line string) { say("%s", line) }
-	done, err := ops.RunSchedule(cmd.Context(), pool, s)
+	done, err := chaos.RunSchedule(cmd.Context(), pool, s)
 	return answer(c, cmd, done, err)
 }
 
-func readPlan(stdin io.Reader, name string) ([]ops.Planned, error) {
+func readPlan(stdin io.Reader, name string) ([]chaos.Planned, error) {
 	if name == "-" {
-		return ops.ParsePlan(stdin)
+		return chaos.ParsePlan(stdin)
 	}
 	f, err := os.Open(name)
 	if err != nil {
 		return nil, fmt.Errorf("--plan: %w (hint: it names a file; 'farkv help crash' shows a plan)", err)
 	}
 	defer f.Close()
-	return ops.ParsePlan(f)
+	return chaos.ParsePlan(f)
 }

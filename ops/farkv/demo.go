@@ -6,7 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/chaos"
 )
 
 // demoClient is how a demo starts the processes that use its pool. It is no command for people.
@@ -18,7 +18,7 @@ func (c *cli) demoClient() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("seed %q: want a number", args[1])
 			}
-			return told(ops.DemoClient(cmd.Context(), cmd.InOrStdin(), args[0], seed))
+			return told(chaos.DemoClient(cmd.Context(), cmd.InOrStdin(), args[0], seed))
 		},
 	}
 }

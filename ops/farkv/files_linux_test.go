@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/fabrics"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/daemon"
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
@@ -55,7 +55,7 @@ func (b *lockedBuffer) String() string {
 
 // startNode runs 'farkv node', as a program or through a shell, until the test ends. It returns
 // what the node says of itself, and its log.
-func startNode(t *testing.T, command *exec.Cmd) (ops.Serving, *lockedBuffer) {
+func startNode(t *testing.T, command *exec.Cmd) (daemon.Serving, *lockedBuffer) {
 	t.Helper()
 	log := new(lockedBuffer)
 	command.Stderr = log
@@ -71,7 +71,7 @@ func startNode(t *testing.T, command *exec.Cmd) (ops.Serving, *lockedBuffer) {
 		command.Wait()
 	})
 	line, err := bufio.NewReader(out).ReadString('\n')
-	var s ops.Serving
+	var s daemon.Serving
 	if err == nil {
 		err = json.Unmarshal([]byte(line), &s)
 	}

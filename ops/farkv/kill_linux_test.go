@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/chaos"
 )
 
 // kills is how many processes TestKilledProcesses kills; FARKV_KILLS is another number.
@@ -106,7 +107,7 @@ func crashOne(t *testing.T, name string, step rdma.Step, p *exec.Cmd) {
 	}
 	for _, c := range s.Clients {
 		if c.PID == p.Process.Pid && c.Name == name {
-			if _, err := ops.CrashClient("farkv", c.ID, step); err != nil {
+			if _, err := chaos.CrashClient("farkv", c.ID, step); err != nil {
 				t.Fatalf("crash client %d of %s at %q: %v", c.ID, name, step, err)
 			}
 			break

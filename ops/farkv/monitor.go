@@ -13,6 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/chaos"
+	"github.com/farkv/farkv/ops/monitor"
 	"github.com/farkv/farkv/ops/virtual"
 	"github.com/farkv/farkv/tui"
 )
@@ -90,7 +92,7 @@ func (c *cli) runMonitor(cmd *cobra.Command, m *monitorFlags, args []string) err
 		return errors.New("monitor: needs a terminal that can place a cursor (hint: --once prints one frame, " +
 			"--record FILE needs none)")
 	}
-	o := tui.Options{ReadOnly: m.readOnly, Light: m.light, Dark: m.dark, Open: m.open, SVG: ops.ExportSVG}
+	o := tui.Options{ReadOnly: m.readOnly, Light: m.light, Dark: m.dark, Open: m.open, SVG: monitor.ExportSVG}
 	var err error
 	switch name := append(args, os.Getenv("FARKV_POOL"))[0]; {
 	case m.demo:
@@ -145,7 +147,7 @@ func (c *cli) showDemo(cmd *cobra.Command, m *monitorFlags, o tui.Options) error
 	if !c.quiet {
 		fmt.Fprintf(cmd.ErrOrStderr(), "making a %s pool on memory nodes of this machine, and loading it\n", m.store)
 	}
-	d, err := ops.StartDemo(ctx, program, m.store)
+	d, err := chaos.StartDemo(ctx, program, m.store)
 	if why := context.Cause(ctx); err != nil && why != nil {
 		return fmt.Errorf("%w: %w", tui.ErrInterrupted, why)
 	}
@@ -179,21 +181,21 @@ func showAll(o *tui.Options) error {
 
 // open begins to watch a pool.
 func (m *monitorFlags) open(_ context.Context, pool string) (*tui.Session, error) {
-	w, err := ops.NewWatch(pool, m.every, m.record)
+	w, err := monitor.NewWatch(pool, m.every, m.record)
 	if err != nil {
 		return nil, err
 	}
 	if m.readOnly {
 		return &tui.Session{Source: w, WhyNot: "--readonly: no key can break anything."}, nil
 	}
-	b := ops.NewPageBreaker(pool)
+	b := chaos.NewPageBreaker(pool)
 	return &tui.Session{Source: watched{w, b}, Breaker: b}, nil
 }
 
 // watched is a source with a pool that the user may break.
 type watched struct {
-	*ops.Watch
-	b *ops.PageBreaker
+	*monitor.Watch
+	b *chaos.PageBreaker
 }
 
 func (w watched) Close() error {
@@ -209,19 +211,19 @@ func (c *cli) monitorOnce(cmd *cobra.Command, m *monitorFlags, args []string) er
 		source, err = virtual.OpenReplayAtEnd(m.replay)
 	} else {
 		pool, _ := poolAnd(args, 0)
-		source, err = ops.NewWatch(pool, m.every, m.record)
+		source, err = monitor.NewWatch(pool, m.every, m.record)
 	}
 	if err != nil {
 		return failure{err}
 	}
-	l, err := ops.LookOnce(cmd.Context(), source, c.output == "text", tui.UTF8(os.Getenv))
+	l, err := monitor.LookOnce(cmd.Context(), source, c.output == "text", tui.UTF8(os.Getenv))
 	return answer(c, cmd, l, errors.Join(err, source.Close()))
 }
 
 // recordOnly records without showing anything, until it is interrupted.
 func (c *cli) recordOnly(cmd *cobra.Command, m *monitorFlags, args []string) error {
 	pool, _ := poolAnd(args, 0)
-	w, err := ops.NewWatch(pool, m.every, m.record)
+	w, err := monitor.NewWatch(pool, m.every, m.record)
 	if err != nil {
 		return failure{err}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/ops/daemon"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -57,7 +58,7 @@ const nodeLong = "Node serves registered memory to the clients of one pool, over
 	"for each 64 bytes."
 
 func (c *cli) node() *cobra.Command {
-	var n ops.NodeConfig
+	var n daemon.NodeConfig
 	var memory bytesFlag
 	var started bool
 	cmd := &cobra.Command{
@@ -94,7 +95,7 @@ func (c *cli) node() *cobra.Command {
 				}
 			}
 			n.Memory, n.Log = uint64(memory), c.logTo(cmd)
-			return told(ops.ServeNode(cmd.Context(), n, func(s *ops.Serving) error { return c.say(cmd, s) }))
+			return told(daemon.ServeNode(cmd.Context(), n, func(s *daemon.Serving) error { return c.say(cmd, s) }))
 		},
 	}
 	f := cmd.Flags()
@@ -128,7 +129,7 @@ func (c *cli) node() *cobra.Command {
 }
 
 func (c *cli) keep() *cobra.Command {
-	var k ops.KeepConfig
+	var k daemon.KeepConfig
 	cmd := &cobra.Command{
 		Use:   "keep [POOL]",
 		Short: "Be a candidate for a pool's master, and nothing else",
@@ -144,7 +145,7 @@ on standard error. 'farkv recover' does what there is to do once.`),
 				return fmt.Errorf("--metrics-public is for --metrics")
 			}
 			k.Log = c.logTo(cmd)
-			return told(ops.Keep(cmd.Context(), pool, k, func(k *ops.Keeping) error { return c.say(cmd, k) }))
+			return told(daemon.Keep(cmd.Context(), pool, k, func(k *daemon.Keeping) error { return c.say(cmd, k) }))
 		}),
 	}
 	cmd.Flags().StringVar(&k.Metrics, "metrics", "",

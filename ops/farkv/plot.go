@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/reports"
+	"github.com/farkv/farkv/reports/eval"
 	"github.com/farkv/farkv/reports/plot"
 	"github.com/farkv/farkv/workloads/runner"
 )
@@ -76,7 +77,7 @@ func plots(dir, paper string) error {
 }
 
 // savePlots writes a page of all of a report, and each part as SVG.
-func savePlots(dir, paper string, r *reports.Report) error {
+func savePlots(dir, paper string, r *eval.Report) error {
 	if dir == "" {
 		return nil
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/node/rdma/realtime"
 	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/daemon"
 	"github.com/farkv/farkv/workloads/check"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
@@ -194,7 +195,7 @@ func (s *stage) node(in *network, listen string, args ...string) {
 	args = append([]string{"node", "--memory", "64MiB", "--listen", listen, "--drain", "100ms", "-o", "json"}, args...)
 	p := s.start(in, fmt.Sprint("node", len(s.nodes)), "farkv", args...)
 	s.nodes = append(s.nodes, p)
-	var serving ops.Serving
+	var serving daemon.Serving
 	s.until(p.name+" serves", func() bool {
 		p.alive()
 		return json.Unmarshal(p.said("out"), &serving) == nil

@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/ops/command"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/reports"
+	"github.com/farkv/farkv/reports/eval"
 )
 
 func (c *cli) report() *cobra.Command {
@@ -39,8 +40,8 @@ func group(of string, cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-func (c *cli) reportOn(paper *reports.Paper) *cobra.Command {
-	var o reports.Options
+func (c *cli) reportOn(paper *eval.Paper) *cobra.Command {
+	var o eval.Options
 	var dir string
 	var names []string
 	var rows [][]string

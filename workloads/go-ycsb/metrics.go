@@ -6,20 +6,20 @@ import (
 
 	"github.com/magiconair/properties"
 
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/metrics"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
-// metrics serves what the clients of this process do; nil serves nothing.
-type metrics struct {
-	*ops.Metrics
-	clients *ops.ClientMetrics
+// exporter serves what the clients of this process do; nil serves nothing.
+type exporter struct {
+	*metrics.Server
+	clients *metrics.Client
 }
 
 // serveMetrics serves them where the properties ask for it.
-func serveMetrics(p *properties.Properties, stderr io.Writer) (*metrics, error) {
+func serveMetrics(p *properties.Properties, stderr io.Writer) (*exporter, error) {
 	addr := p.GetString(drivers.MetricsAddress, "")
 	public, err := p.GetString(drivers.MetricsPublic, "false"), error(nil)
 	switch {
@@ -28,10 +28,10 @@ func serveMetrics(p *properties.Properties, stderr io.Writer) (*metrics, error) 
 	case addr == "":
 		return nil, nil
 	}
-	m := &metrics{clients: ops.NewClientMetrics()}
-	m.Metrics, err = ops.ServeMetrics(addr, public == "true", func() error { return nil }, m.clients)
+	m := &exporter{clients: metrics.NewClient()}
+	m.Server, err = metrics.Serve(addr, public == "true", func() error { return nil }, m.clients)
 	if err != nil {
-		return nil, ops.MetricsMisuse(err, drivers.MetricsPublic+"=true")
+		return nil, metrics.Misuse(err, drivers.MetricsPublic+"=true")
 	}
 	fmt.Fprintf(stderr, "go-ycsb: metrics at %s\n", m.URL())
 	return m, nil
@@ -39,12 +39,12 @@ func serveMetrics(p *properties.Properties, stderr io.Writer) (*metrics, error) 
 
 // observe lets the workers of a database report what they do, and its pool, if it is on one, how it
 // is.
-func (m *metrics) observe(db drivers.Database) (runner.Database, error) {
+func (m *exporter) observe(db drivers.Database) (runner.Database, error) {
 	if m == nil {
 		return db, nil
 	}
 	if f, kept, ok := drivers.Inside(db); ok {
-		if err := m.Register(ops.PoolMetrics(f, kept)); err != nil {
+		if err := m.Register(metrics.OfPool(f, kept)); err != nil {
 			return nil, fmt.Errorf("metrics: %w", err)
 		}
 	}
@@ -52,7 +52,7 @@ func (m *metrics) observe(db drivers.Database) (runner.Database, error) {
 }
 
 // stop ends it; more often than once does no harm.
-func (m *metrics) stop() {
+func (m *exporter) stop() {
 	if m != nil {
 		_ = m.Close() // nothing is lost by it
 	}

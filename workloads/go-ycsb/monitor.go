@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/farkv/farkv/client/stores"
-	"github.com/farkv/farkv/ops"
+	"github.com/farkv/farkv/ops/monitor"
 	"github.com/farkv/farkv/tui"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
@@ -71,7 +71,7 @@ func (f *flags) show(cmd *cobra.Command, out *output, db drivers.Database, addr 
 	o.In, o.Out = terminals(cmd)
 	o.Open = func(context.Context, string) (*tui.Session, error) {
 		return &tui.Session{
-			Source: ops.WatchOpen(pool, lookEvery),
+			Source: monitor.WatchOpen(pool, lookEvery),
 			WhyNot: "A run's own monitor breaks nothing: 'farkv monitor' and 'farkv crash' do.",
 		}, nil
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/command"
+	"github.com/farkv/farkv/ops/daemon"
 	"github.com/farkv/farkv/workloads"
 	"github.com/farkv/farkv/workloads/drivers"
 )
@@ -46,7 +47,7 @@ func startNodes(ctx context.Context) {
 // newNodeCommand returns the command by which ops.UpStarted starts a node: 'farkv node' with the
 // flags that it gives.
 func newNodeCommand() *cobra.Command {
-	var n ops.NodeConfig
+	var n daemon.NodeConfig
 	var started, output = false, ""
 	cmd := &cobra.Command{
 		Use: "node", Short: "Serve memory for a load that started it", Hidden: true,
@@ -59,7 +60,7 @@ func newNodeCommand() *cobra.Command {
 				return status(err)
 			}
 			n.Connections, n.Log = 1024, slog.New(slog.NewTextHandler(cmd.ErrOrStderr(), nil))
-			return status(ops.ServeNode(cmd.Context(), n, func(s *ops.Serving) error {
+			return status(daemon.ServeNode(cmd.Context(), n, func(s *daemon.Serving) error {
 				return json.NewEncoder(cmd.OutOrStdout()).Encode(s)
 			}))
 		},

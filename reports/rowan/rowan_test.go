@@ -1,0 +1,22 @@
+package rowan
+
+import (
+	"github.com/farkv/farkv/reports/eval/evaltest"
+	"testing"
+)
+
+func TestMain(m *testing.M) { evaltest.Main(m) }
+
+// TestRowan does the quick size of the report; its longest parts, nine tenths of it, with
+// FARKV_REPORTS=all.
+func TestRowan(t *testing.T) {
+	if evaltest.Raced {
+		t.Skip("runs are as TestFusee's; run without -race")
+	}
+	parts := evaltest.But(Paper, "stores", "reads", "objects", "load", "entries", "replicas", "threads", "resharding")
+	r := evaltest.Run(t, Paper, parts...)
+	if len(r.Parts) != len(parts) {
+		t.Fatalf("%d parts", len(r.Parts))
+	}
+	evaltest.Agrees(t, Paper, evaltest.Audit(t, r))
+}

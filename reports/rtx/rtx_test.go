@@ -1,0 +1,21 @@
+package rtx
+
+import (
+	"github.com/farkv/farkv/reports/eval/evaltest"
+	"testing"
+)
+
+func TestMain(m *testing.M) { evaltest.Main(m) }
+
+// TestRTX does the quick size of the report; its longest parts with FARKV_REPORTS=all.
+func TestRTX(t *testing.T) {
+	if evaltest.Raced {
+		t.Skip("runs are as TestFusee's; run without -race")
+	}
+	parts := evaltest.But(Paper, "trees", "choices", "tables", "steps")
+	r := evaltest.Run(t, Paper, parts...)
+	if len(r.Parts) != len(parts) {
+		t.Fatalf("%d parts", len(r.Parts))
+	}
+	evaltest.Agrees(t, Paper, evaltest.Audit(t, r))
+}
