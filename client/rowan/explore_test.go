@@ -12,6 +12,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/workloads/check/explore"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // explored is a store for the explorer, set up as users have it: servers beside the nodes of a
@@ -47,6 +48,9 @@ func explored(t *testing.T, kind kv.Kind, shards int) *explore.Subject {
 
 // TestExplore draws pools, networks, work and faults from seeds, deaths of servers among them.
 func TestExplore(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
 		n := uint64(300)
 		if k != kv.Rowan {
@@ -58,6 +62,9 @@ func TestExplore(t *testing.T) {
 
 // TestFailedOnce runs the plans that found what has been mended since.
 func TestFailedOnce(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
 		explore.Plans(t, explored(t, k, rowan.DefaultShards), explore.File(t, "testdata/plans.txt")...)
 	})
