@@ -30,6 +30,9 @@ func hookedWorker(t testing.TB, f rdma.Fabric, l *Layout, o Options) (*Worker, m
 	return open(t, h, l, o), h.before
 }
 
+// replaceable is an endpoint that a test replaces under its worker.
+type replaceable struct{ rdma.Endpoint }
+
 // raw posts verbs beside those of any worker.
 type raw struct {
 	t  testing.TB

@@ -111,7 +111,7 @@ func (m *memory) open(w *Worker) {
 		w: w, turn: int(w.id), held: map[rdma.Addr]*chunk{}, full: make([]time.Duration, len(w.Sizes)),
 		heaps: make([]heap, w.Nodes*len(w.Sizes)),
 		table: chunks.Client{
-			Endpoint: w.ep, ID: w.id, Do: w.do, Drop: w.drop,
+			Endpoint: w.ep, ID: w.id, Do: w.trips.Do, Drop: w.trips.Drop,
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
 	}
@@ -330,7 +330,7 @@ func (m *memory) claimFresh(h *heap, class, n int) (bool, error) {
 	if len(h.chunks) > 0 {
 		behind = uint64(h.chunks[len(h.chunks)-1].Index) + 1
 	}
-	got, ok, err := m.table.Fresh(a, n, class, int(a.Count), behind, m.w.budget.Left())
+	got, ok, err := m.table.Fresh(a, n, class, int(a.Count), behind, m.w.trips.Left())
 	if err != nil || !ok {
 		return false, err
 	}
@@ -377,12 +377,12 @@ func (m *memory) scan(some []*chunk) (found int, err error) {
 func (m *memory) scanSome(look []slot) (found int, err error) {
 	w := m.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for i := range look {
 		at, _ := w.Object(look[i].place)
 		b.Read(at, headBytes)
 	}
-	if err := w.do(stepScanChunk, b); err != nil {
+	if err := w.trips.Do(stepScanChunk, b); err != nil {
 		return 0, err
 	}
 	for i := range look {
@@ -421,9 +421,9 @@ func (w *Worker) freeSlot(at rdma.Addr, s *slot) (bool, error) {
 		return false, err
 	}
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	op := b.Read(at, headBytes)
-	if err := w.do(stepScanChunk, b); err != nil {
+	if err := w.trips.Do(stepScanChunk, b); err != nil {
 		return false, err
 	}
 	head, _ := decodeHead(op.Buf)

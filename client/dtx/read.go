@@ -79,7 +79,7 @@ func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err erro
 		if now != last {
 			last, torn = now, 0
 		}
-		if w.budget.Over() {
+		if w.trips.Over() {
 			return false, errTime
 		}
 	}
@@ -92,14 +92,14 @@ func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err erro
 func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, whole, valid bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	_, bytes := w.Object(o.ref)
 	op := b.Read(o.at, bytes)
 	others := tx.others((*object).met, o)
 	if guessed {
 		tx.readLocks(b, (*object).met, o)
 	}
-	if err := w.do(stepRead, b); err != nil {
+	if err := w.trips.Do(stepRead, b); err != nil {
 		return 0, false, false, fmt.Errorf("read %v: %w", o.ref, err)
 	}
 	// The data under a lock may be half written.
@@ -194,10 +194,10 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *obje
 func (tx *Tx) ask(o *object, now Version) error {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	_, bytes := w.Object(o.ref)
 	op := b.Read(o.at, bytes)
-	if err := w.do(stepRead, b); err != nil {
+	if err := w.trips.Do(stepRead, b); err != nil {
 		return fmt.Errorf("read %v again: %w", o.ref, err)
 	}
 	next, ok := decode(op.Buf, now)
@@ -232,7 +232,7 @@ func (tx *Tx) validate(of func(o *object) bool, but *object) error {
 func (tx *Tx) validateOnce(of func(o *object) bool, but *object) (asked bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	tx.readLocks(b, of, but)
 	own, step := b.Len(), stepAgain
 	if but == nil { // of a commit
@@ -241,7 +241,7 @@ func (tx *Tx) validateOnce(of func(o *object) bool, but *object) (asked bool, er
 			c.post(b)
 		}
 	}
-	if err := w.do(step, b); err != nil {
+	if err := w.trips.Do(step, b); err != nil {
 		return false, fmt.Errorf("validate: %w", err)
 	}
 	if own > 0 {
@@ -288,9 +288,9 @@ func (tx *Tx) Lock(r Ref) error {
 		return nil
 	}
 	b := tx.w.ep.Batch()
-	defer tx.w.drop(b)
+	defer tx.w.trips.Drop(b)
 	cas := b.CompareSwap(o.at, uint64(o.seen), uint64(lockOf(tx.w.id, tx.sequence)))
-	if err := tx.w.do(stepLock, b); err != nil {
+	if err := tx.w.trips.Do(stepLock, b); err != nil {
 		tx.unsure(o, cas, b)
 		return tx.fail(fmt.Errorf("lock %v: %w", r, err))
 	}
@@ -310,12 +310,12 @@ func (tx *Tx) lockGuessed(r Ref, known Version) (done bool, err error) {
 	o := tx.add(r)
 	o.seen = known
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	cas := b.CompareSwap(o.at, uint64(known), uint64(lockOf(w.id, tx.sequence)))
 	_, bytes := w.Object(r)
 	op := b.Read(o.at, bytes)
 	tx.readLocks(b, (*object).met, o)
-	if err := w.do(stepLock, b); err != nil {
+	if err := w.trips.Do(stepLock, b); err != nil {
 		tx.unsure(o, cas, b)
 		return false, tx.fail(fmt.Errorf("lock %v: %w", r, err))
 	}
@@ -348,7 +348,7 @@ func (tx *Tx) hold(o *object) {
 // abort releases it like one that is held, and once more when nothing is in
 // flight.
 func (tx *Tx) unsure(o *object, cas *rdma.Op, b *rdma.Batch) {
-	if tx.w.sent && (!b.Finished() || cas.Err != nil || cas.Swapped()) {
+	if tx.w.trips.Sent && (!b.Finished() || cas.Err != nil || cas.Swapped()) {
 		tx.hold(o)
 		o.unsure = true
 	}

@@ -174,7 +174,7 @@ func (m *memory) claimLeft(h *heap, a *chunks.Arena, some []chunks.Chunk, before
 // from behind the one that it got last. All buffers of such a chunk are free,
 // with tag 1.
 func (m *memory) claimFresh(h *heap, a *chunks.Arena, class, n, count int) (bool, error) {
-	got, ok, err := m.table.Fresh(a, n, class, count, h.behind(), m.w.budget.Left())
+	got, ok, err := m.table.Fresh(a, n, class, count, h.behind(), m.w.trips.Left())
 	if err != nil || !ok {
 		return false, err
 	}
@@ -268,22 +268,22 @@ func (m *memory) freeBuffers(some []*chunk, f func(it item)) error {
 func (m *memory) freeAtOnce(look []place, f func(it item)) error {
 	w := m.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for _, p := range look {
 		c := p.chunk
 		b.Read(c.a.At(c.Node, c.Index).Add(uint64(p.i*w.bufferBytes(c.Entry.Class()))), HeaderBytes)
 	}
-	if err := w.do(stepScanChunk, b); err != nil {
+	if err := w.trips.Do(stepScanChunk, b); err != nil {
 		return err
 	}
 	objects := w.ep.Batch()
-	defer w.drop(objects)
+	defer w.trips.Drop(objects)
 	for i := range look {
 		if r := Ref(b.Op(i).Word(2)); w.valid(r) {
 			objects.Read(w.Meta(r).Add(8), 8)
 		}
 	}
-	if err := w.do(stepScanObjects, objects); err != nil {
+	if err := w.trips.Do(stepScanObjects, objects); err != nil {
 		return err
 	}
 	asked := 0
@@ -308,11 +308,11 @@ func (m *memory) freeAtOnce(look []place, f func(it item)) error {
 // metadata without an object is released here: no other client meets it.
 func (m *memory) scanMetas(some []*chunk) (found int, err error) {
 	b := m.w.ep.Batch()
-	defer m.w.drop(b)
+	defer m.w.trips.Drop(b)
 	for _, c := range some {
 		b.Read(c.a.At(c.Node, c.Index), metaChunk)
 	}
-	if err := m.w.do(stepScanChunk, b); err != nil {
+	if err := m.w.trips.Do(stepScanChunk, b); err != nil {
 		return 0, fmt.Errorf("scan metadata of node %d: %w", some[0].Node, err)
 	}
 	for k, c := range some {

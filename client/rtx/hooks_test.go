@@ -44,6 +44,9 @@ func hookedBehind(t testing.TB, f rdma.Fabric, l *Layout, o Options) (*Worker, *
 	return open(t, h, l, o), h
 }
 
+// replaceable is an endpoint that a test replaces under its worker.
+type replaceable struct{ rdma.Endpoint }
+
 // raw posts verbs beside those of any worker.
 type raw struct {
 	t  testing.TB

@@ -152,7 +152,7 @@ func (m *memory) open(w *Worker) {
 		w: w, turn: int(w.id), held: map[rdma.Addr]*chunk{}, full: make([]time.Duration, len(w.Sizes)+1),
 		heaps: make([]heap, w.Nodes*len(w.Sizes)), metas: make([]heap, w.Nodes),
 		table: chunks.Client{
-			Endpoint: w.ep, ID: w.id, Do: w.do, Drop: w.drop,
+			Endpoint: w.ep, ID: w.id, Do: w.trips.Do, Drop: w.trips.Drop,
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
 	}

@@ -54,7 +54,7 @@ func (tx *Tx) load(r Ref, change bool) (*object, error) {
 			at := tx.w.buffer(o.seen.Pointer)
 			return nil, tx.forget(r, fmt.Errorf("%v at %v has no data at %v: %w", r, o.at, at, client.ErrDamaged))
 		}
-		if tx.w.budget.Over() {
+		if tx.w.trips.Over() {
 			return nil, tx.forget(r, errTime)
 		}
 	}
@@ -76,10 +76,10 @@ func (tx *Tx) readMeta(o *object, lock bool) (err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	op := b.Read(o.at, MetaBytes)
-	if err = w.do(stepReadMeta, b); err == nil {
+	if err = w.trips.Do(stepReadMeta, b); err == nil {
 		o.seen = MetaOf(op.Buf)
 	}
-	w.drop(b)
+	w.trips.Drop(b)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read %v: %w", o.ref, err)
@@ -103,7 +103,7 @@ func (tx *Tx) readMeta(o *object, lock bool) (err error) {
 func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	there := !w.Absent(o.seen.Pointer)
 	var data *rdma.Op
 	if there {
@@ -113,7 +113,7 @@ func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	first := b.Len()
 	others := func(other *object) bool { return other != o && other.met() }
 	tx.readAgain(b, others)
-	if err := w.do(stepReadData, b); err != nil {
+	if err := w.trips.Do(stepReadData, b); err != nil {
 		return false, false, fmt.Errorf("read %v: %w", o.ref, err)
 	}
 	asked, err := tx.judge(b, first, others)
@@ -219,11 +219,11 @@ func (tx *Tx) lookAgain(of func(o *object) bool) error {
 	for range mostAsked {
 		b := tx.w.ep.Batch()
 		tx.readAgain(b, of)
-		asked, err := false, tx.w.do(stepValidate, b)
+		asked, err := false, tx.w.trips.Do(stepValidate, b)
 		if err == nil {
 			asked, err = tx.judge(b, 0, of)
 		}
-		tx.w.drop(b)
+		tx.w.trips.Drop(b)
 		if err != nil || !asked {
 			return err
 		}
@@ -244,9 +244,9 @@ func (tx *Tx) askAgain(o *object, now Meta) error {
 		return nil
 	}
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	data, meta := b.Read(w.buffer(now.Pointer), w.bufferBytes(now.Pointer.class())), b.Read(o.at, MetaBytes)
-	if err := w.do(stepReadData, b); err != nil {
+	if err := w.trips.Do(stepReadData, b); err != nil {
 		return fmt.Errorf("read %v again: %w", o.ref, err)
 	}
 	r, bytes, ok := tx.w.Decode(data.Buf, now.Pointer)
@@ -337,7 +337,7 @@ func (tx *Tx) lockSeen(o *object) error {
 func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	lock := w.inPlaceOf(o.seen.Lock, w.lock(w.id, tx.sequence, true, tx.code(0)))
 	cas := b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(lock))
 	var data, pointer *rdma.Op
@@ -350,7 +350,7 @@ func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	own := b.Len()
 	others := func(other *object) bool { return other != o && other.met() }
 	tx.readAgain(b, others)
-	if err := w.do(stepLockEarly, b); err != nil {
+	if err := w.trips.Do(stepLockEarly, b); err != nil {
 		tx.unsure(o, lock, cas, b)
 		return false, fmt.Errorf("lock %v: %w", o.ref, err)
 	}

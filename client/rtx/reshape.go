@@ -72,7 +72,7 @@ func (m *memory) reshape(class int, left chunks.Chunk) (bool, error) {
 		return false, err
 	}
 	word, of := a.Word(mine.Node, mine.Index), mine.Entry.Next(w.id, class)
-	_, ok, err := w.swap(stepClaimChunk, word, uint64(mine.Entry), uint64(of))
+	_, ok, err := w.trips.Swap(stepClaimChunk, word, uint64(mine.Entry), uint64(of))
 	if err != nil || !ok {
 		return false, err
 	}
@@ -104,8 +104,8 @@ func (m *memory) stamp(c *chunk, class int, tag uint64) error {
 			w.encodeBuffer(p, use, 0, nil)
 			b.Write(w.buffer(use), p)
 		}
-		err := w.do(stepReshapeChunk, b)
-		w.drop(b)
+		err := w.trips.Do(stepReshapeChunk, b)
+		w.trips.Drop(b)
 		if err != nil {
 			return fmt.Errorf("reshape chunk %d of node %d: %w", c.Index, c.Node, err)
 		}

@@ -82,7 +82,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "DOING is finished, and not released", In: "state.over",
 		At: "$s.phase() != $phaseDoing", Do: "true"},
 	{Rule: "OPT1's pointer changes before its lock is released", In: "repairer.steal",
-		At: "$_, $ok, $err := $w.swap($stepSteal, $*at, uint64($*old), uint64($p))",
+		At: "$_, $ok, $err := $w.trips.Swap($stepSteal, $*at, uint64($*old), uint64($p))",
 		Do: "$ok, $err := $p != 0, error(nil)", Test: "TestLostLock"},
 	{Rule: "OPT1's lock of a living client is stolen", In: "repairer.repair",
 		At: "case $current && $s.phase() == $phaseAbort && $m.Lock.Alone():", Do: "case false:", Test: "TestLostLock"},
@@ -94,7 +94,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a log is whole", In: "record.decode",
 		At: "$n == 0 || le.Uint64($p) != xxhash.Sum64($p[8:])", Do: "$n == 0", Test: "TestTornLog"},
 	{Rule: "one of several repairs finishes a commit", In: "repairer.takeOver",
-		At: "$_, $first, $err := $w.swap($*how); if $err != nil || !$first { $*fail }", Do: "", Test: "TestOneRepair"},
+		At: "$_, $first, $err := $w.trips.Swap($*how); if $err != nil || !$first { $*fail }", Do: "", Test: "TestOneRepair"},
 	// Locks that are wanted.
 	{Rule: "a lock that is wanted passes to a transaction that is late", In: "Worker.mayLock",
 		At: "!$k.Wanted() || $w.late()", Do: "true", Test: "TestWanted"},

@@ -128,7 +128,7 @@ var errConflict = errors.New("transaction has to be run again")
 func conflicts(w *Worker) kit.Retry {
 	own := time.Duration(w.id%8) * time.Microsecond
 	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
-	return kit.Retry{Env: w.ep, Pause: kit.Unless(w.late, pause), Over: w.budget.Over}
+	return kit.Retry{Env: w.ep, Pause: kit.Unless(w.late, pause), Over: w.trips.Over}
 }
 
 // Run runs a transaction. What f reads existed at one moment, at which everything

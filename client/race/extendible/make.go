@@ -177,7 +177,7 @@ func (l *layout) first(ep rdma.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	s.budget.Begin()
+	s.trips.Begin()
 	place, err := s.memory.takeSubtable(0)
 	if err == nil {
 		err = s.directory.shared.create(place)
