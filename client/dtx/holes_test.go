@@ -359,7 +359,7 @@ func TestDeadNode(t *testing.T) {
 	a, b := l.Root(0), l.Root(1)
 	lost, w := worker(t, f, l, Options{Timeout: brief}), worker(t, f, l, Options{Timeout: brief})
 	must(t, set(w, "there", a, b))
-	if l.log(lost.id).Node() != 1 || l.log(w.id).Node() != 0 || l.NodeOf(a) != 0 || l.NodeOf(b) != 1 {
+	if l.log(lost.id).Node() != 1 || l.log(w.id).Node() != 0 || nodeOf(l, a) != 0 || nodeOf(l, b) != 1 {
 		t.Fatal("objects and logs lie elsewhere")
 	}
 	must(t, f.(rdma.NodeKiller).KillNode(1))

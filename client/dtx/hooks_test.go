@@ -53,6 +53,12 @@ func (r *raw) word(at rdma.Addr) uint64 {
 	return w
 }
 
+// nodeOf returns the node that an object lies on.
+func nodeOf(l *Layout, r Ref) int {
+	at, _ := l.Object(r)
+	return at.Node()
+}
+
 func (r *raw) lock(o Ref) Version {
 	at, _ := r.l.Object(o)
 	return Version(r.word(at))

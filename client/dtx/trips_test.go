@@ -101,7 +101,7 @@ func TestTrips(t *testing.T) {
 			if err := tx.Free(made); err != nil {
 				return err
 			}
-			_, err := tx.NewOn(l.NodeOf(made), []byte("made"))
+			_, err := tx.NewOn(nodeOf(l, made), []byte("made"))
 			return err
 		})
 		w.want("validation of the caller's", 1+4, 1+1, 2, 2, func(tx *Tx) error {

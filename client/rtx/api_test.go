@@ -332,10 +332,11 @@ func TestCustomBatch(t *testing.T) {
 	must(t, set(w, "there", a, b))
 	must(t, w.Await(a))
 	seen := r.meta(a)
-	at, room, ok := l.Data(seen.Pointer)
-	p, err := rdma.ReadBytes(r.ep, "test", at, 5, time.Second)
-	if err != nil || !ok || room != 64 || string(p) != "there" || seen != r.meta(a) {
-		t.Errorf("%q of %d bytes, %v, %v", p, room, ok, err)
+	at, n, ok := l.Buffer(seen.Pointer)
+	p, err := rdma.ReadBytes(r.ep, "test", at, n, time.Second)
+	if o, data, whole := l.Decode(p, seen.Pointer); err != nil || !ok || o != a || !whole || string(data) != "there" ||
+		seen != r.meta(a) {
+		t.Errorf("%q of %v, %v, %v", data, o, ok, err)
 	}
 	ep, err := f.Open("dead")
 	must(t, err)
@@ -348,8 +349,8 @@ func TestCustomBatch(t *testing.T) {
 	if now := r.meta(a); now.Lock.Held() || now == seen || now.Pointer != seen.Pointer {
 		t.Errorf("%+v, and then %+v", seen, now)
 	}
-	if _, _, ok := l.Data(0); ok {
-		t.Error("nothing has data")
+	if _, _, ok := l.Buffer(0); ok {
+		t.Error("nothing has a buffer")
 	}
 }
 
@@ -486,8 +487,8 @@ func TestShared(t *testing.T) {
 	must(t, set(w, "small", b))
 	must(t, w.settle())
 	for _, o := range []Ref{a, b} {
-		at, _, _ := l.Data(r.meta(o).Pointer)
-		r.swap(at, le.Uint64([]byte("xxxxxxxx")), le.Uint64([]byte("SLOT....")))
+		at, _, _ := l.Buffer(r.meta(o).Pointer)
+		r.swap(at.Add(HeaderBytes), le.Uint64([]byte("xxxxxxxx")), le.Uint64([]byte("SLOT....")))
 		if o == a {
 			got, err := get(w, a)
 			if err != nil || !strings.HasPrefix(got[0], "SLOT....xxx") {
