@@ -92,7 +92,7 @@ var mutants = []teeth.Mutant{
 		At: "if $head, _ := decodeHead($op.$Buf); $head.$there { $*skip }",
 		Do: "if $head, _ := decodeHead($op.$Buf); $head.$there && $head.life%2 == 0 { continue }"},
 	{Rule: "a place in a transaction is no other's", In: "heap.pop",
-		At: "$s.$chunk.$slots[$s.$i] = $slotTaken", Do: "$s.$chunk.$slots[$s.$i] = 0", Test: "TestTwoPlaces"},
+		At: "$s.$chunk.Take($s.$i)", Do: "$s.$chunk.Take($s.$i); $s.$chunk.Items[$s.$i] = 0", Test: "TestTwoPlaces"},
 	{Rule: "a place of a chunk that was given back hides nothing", In: "memory.takeOn",
 		At: "if $s, $ok := $h.pop(); $ok { $*take }", Do: "if len(h.slots) > 0 { s, ok := h.pop(); return s, ok, nil }",
 		Test: "TestListedOfNoChunk"},

@@ -76,7 +76,7 @@ func TestDataElsewhere(t *testing.T) {
 		}
 		done = true
 	})
-	w.memory.heap(a.node(l), 0).empty = true // and no client has given a chunk back
+	w.memory.heap(a.node(l), 0).Empty = true // and no client has given a chunk back
 	torn := 0
 	enter(t, s, l, Options{}, "reader", func(w *Worker) {
 		for !done {

@@ -140,7 +140,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a pool in which the worker has freed something is not full", In: "memory.freed",
 		At: "$m.$full[len($m.$w.$Sizes)] = 0", Do: "", Test: "TestFreedInAFullPool"},
 	{Rule: "a buffer in a transaction is no other's", In: "item.taken",
-		At: "$it.$chunk.$items[$it.$i] = $itemTaken", Do: "$it.$chunk.$items[$it.$i] = 0"},
+		At: "$it.$chunk.Take($it.$i)", Do: "$it.$chunk.Take($it.$i); $it.$chunk.Items[$it.$i] = 0"},
 }
 
 // suite is that of the histories, over more seeds.
