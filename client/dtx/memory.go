@@ -191,7 +191,8 @@ func (m *memory) refill(h *heap, class, n int, own bool) error {
 
 // claim takes chunks of a node for a heap: one that was never used, or else some
 // that clients have given back, or lost, in which a scan finds something. If
-// there is none it takes none, without an error.
+// there is none it takes none, without an error. A crash behind the CAS of a word
+// leaves the chunk to the client's recovery, which gives it back.
 func (m *memory) claim(h *heap, class, n int) error {
 	if !h.Empty {
 		fresh, err := m.claimFresh(h, class, n)
@@ -221,7 +222,8 @@ func (m *memory) claimFresh(h *heap, class, n int) (bool, error) {
 }
 
 // scan lists what is free in chunks of the worker's, and returns how much it
-// found. What is free stays so, since only the worker makes objects there.
+// found. What is free stays so, since only the worker makes objects there. An
+// error leaves listed what was found before it.
 func (m *memory) scan(some []*chunks.Held) (found int, err error) {
 	m.look = m.look[:0]
 	for _, c := range some {
@@ -243,7 +245,8 @@ func (m *memory) scan(some []*chunks.Held) (found int, err error) {
 
 // scanSome looks at the heads of some places. Lock and head may be of two
 // moments. Then the lock that was seen is not the one that a commit finds: its
-// CAS fails, and the place is looked at again.
+// CAS fails, and the place is looked at again. The batch owns the heads, so all of
+// them are decoded before it is dropped.
 func (m *memory) scanSome(look []slot) (found int, err error) {
 	w := m.w
 	b := w.ep.Batch()
@@ -277,7 +280,8 @@ func (m *memory) scanSome(look []slot) (found int, err error) {
 
 // freeSlot releases the lock of a place without an object, if its transaction is
 // over: no other client may ever meet it. The head is READ once more after that,
-// since the transaction may have made an object.
+// since the transaction may have made an object. A crash behind the release leaves
+// a place that the next scan finds free.
 func (w *Worker) freeSlot(at rdma.Addr, s *slot) (bool, error) {
 	if c := s.seen.owner(); c == 0 || int(c) > w.Clients {
 		return false, fmt.Errorf("the place at %v is locked by client %d of 1 to %d: %w", at, c, w.Clients,

@@ -120,7 +120,8 @@ func (w *Worker) settle() error {
 }
 
 // land waits for all verbs that are in flight. Releases that failed are pending
-// from then on.
+// from then on: each is a CAS of one transaction's lock, so it may be done again
+// where it had landed.
 func (w *Worker) land() error {
 	return w.trips.Land(func(b *rdma.Batch) {
 		if b.Step() == stepLetGo {
@@ -142,7 +143,8 @@ func (w *Worker) deferReleases(b *rdma.Batch, of func(op *rdma.Op) bool) {
 // releasePending releases locks that may be held, as far as their nodes answer.
 // It returns nil if no release is pending any more. Nothing that could take one
 // of the locks is in flight, so a CAS that finds another word has nothing to
-// release. Locks on nodes that are gone are dropped.
+// release. Locks on nodes that are gone are dropped. A crash leaves the locks to
+// the client's recovery, which makes them free to release.
 func (w *Worker) releasePending() error {
 	if len(w.pendingReleases) == 0 {
 		return nil
