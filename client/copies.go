@@ -19,6 +19,17 @@ func Copies(v *rdma.View, dead func(node int) bool, originals ...int) (left int)
 	return left
 }
 
+// OneCopy returns how many nodes may die without loss where everything has one copy: none. It
+// returns -1 if a node is dead, or gone from the view.
+func OneCopy(v *rdma.View, dead func(node int) bool) int {
+	for n, member := range v.Members {
+		if dead(n) || member.Gone {
+			return -1
+		}
+	}
+	return 0
+}
+
 // Fewest returns how many copies are left of the item with the fewest. originals has the original
 // replicas of each item: see Copies.
 func Fewest(v *rdma.View, dead func(node int) bool, originals [][]node.Replica) int {

@@ -110,8 +110,8 @@ func TestErrors(t *testing.T) {
 	wantError(t, w.Run(func(tx *Tx) error { _, err := tx.NewOn(2, nil); return err }), rdma.ErrAccess)
 	var roomy Ref
 	must(t, w.Run(func(tx *Tx) error { roomy, err = tx.NewRoom(1, nil, 500); return err }))
-	if l.Room(roomy) != 1024 || l.NodeOf(roomy) != 1 {
-		t.Errorf("%v has room for %d on node %d", roomy, l.Room(roomy), l.NodeOf(roomy))
+	if l.Room(roomy) != 1024 || nodeOf(l, roomy) != 1 {
+		t.Errorf("%v has room for %d on node %d", roomy, l.Room(roomy), nodeOf(l, roomy))
 	}
 	must(t, set(w, string(make([]byte, 400)), roomy))
 	must(t, set(w, "a", a))

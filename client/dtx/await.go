@@ -13,7 +13,7 @@ import (
 // called by a closure that Run runs: its transaction waits by itself. The error
 // wraps rdma.ErrTimeout when the lock is held for longer than Options.Timeout.
 func (w *Worker) Await(r Ref) error {
-	w.budget.Begin()
+	w.trips.Begin()
 	return w.await(r)
 }
 
@@ -56,7 +56,7 @@ func (w *Worker) await(r Ref) error {
 		if err != nil {
 			return fmt.Errorf("await %v: %w", r, err)
 		}
-		if w.budget.Over() {
+		if w.trips.Over() {
 			return heldBy(r, owner)
 		}
 	}
@@ -72,12 +72,12 @@ func heldBy(r Ref, owner rdma.ClientID) error {
 // client are over, if there is a client.
 func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (v Version, ended uint64, err error) {
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	lock := b.Read(at, 8)
 	if c != 0 {
 		b.Read(w.log(c).Add(endedAt), 8)
 	}
-	if err := w.do(stepAwait, b); err != nil {
+	if err := w.trips.Do(stepAwait, b); err != nil {
 		return 0, 0, err
 	}
 	if c != 0 {
@@ -93,12 +93,12 @@ func (w *Worker) look(at rdma.Addr, c rdma.ClientID) (v Version, ended uint64, e
 // moment. If another client was faster, nothing changes.
 func (w *Worker) free(at rdma.Addr, v Version) error {
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	op := b.Read(at.Add(versionAt), 8)
-	if err := w.do(stepReadUnder, b); err != nil {
+	if err := w.trips.Do(stepReadUnder, b); err != nil {
 		return err
 	}
-	_, ok, err := w.swap(stepFreeLock, at, uint64(v), op.Word(0))
+	_, ok, err := w.trips.Swap(stepFreeLock, at, uint64(v), op.Word(0))
 	if ok {
 		w.stats.Freed++
 	}

@@ -56,7 +56,7 @@ func (a *audit) fail(format string, args ...any) {
 // damaged; the Usage is valid all the same.
 func (w *Worker) Check(there func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, there: there}
-	w.budget.Begin()
+	w.trips.Begin()
 	for i := range w.Roots {
 		if err := a.object(w.Root(i)); err != nil {
 			return a.Usage, err
@@ -102,13 +102,13 @@ func (a *audit) chunk(n, index int, e node.Entry) error {
 // object looks at a place: its body is whole, and has the version that its lock
 // says.
 func (a *audit) object(place Ref) error {
-	a.budget.Begin()
+	a.trips.Begin()
 	a.Places++
 	at, bytes := a.Object(place)
 	b := a.ep.Batch()
-	defer a.drop(b)
+	defer a.trips.Drop(b)
 	op := b.Read(at, bytes)
-	if err := a.do(stepRead, b); err != nil {
+	if err := a.trips.Do(stepRead, b); err != nil {
 		return fmt.Errorf("check %v: %w", place, err)
 	}
 	lock, head := Version(op.Word(0)), Version(op.Word(versionAt/8))
@@ -152,15 +152,15 @@ func (w *Worker) ended(lock Version) (bool, error) {
 // pools that no client is using. The error wraps ErrNoObject if there is none.
 // The data is valid until the next call.
 func (w *Worker) Look(r Ref) ([]byte, error) {
-	w.budget.Begin()
+	w.trips.Begin()
 	if !w.valid(r) {
 		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
 	}
 	at, bytes := w.Object(r)
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	op := b.Read(at, bytes)
-	if err := w.do(stepRead, b); err != nil {
+	if err := w.trips.Do(stepRead, b); err != nil {
 		return nil, fmt.Errorf("look at %v: %w", r, err)
 	}
 	v := Version(op.Word(0))

@@ -36,7 +36,7 @@ func (tx *Tx) commit() error {
 	// The batch has the log. It is not released before the commit ends, since the
 	// bodies are copied from there.
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	err := tx.prepare()
 	if err == nil {
 		var entries []byte
@@ -92,7 +92,7 @@ func (tx *Tx) logBytes() int {
 func (tx *Tx) lockAll() error {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for i := range tx.objects {
 		if o := &tx.objects[i]; o.change != unchanged && o.lock == 0 {
 			b.CompareSwap(o.at, uint64(o.seen), uint64(lockOf(w.id, tx.sequence)))
@@ -101,7 +101,7 @@ func (tx *Tx) lockAll() error {
 	if b.Len() == 0 {
 		return nil
 	}
-	err := w.do(stepLock, b)
+	err := w.trips.Do(stepLock, b)
 	k := 0
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -146,8 +146,8 @@ func (tx *Tx) writeLog(b *rdma.Batch) (entries []byte, err error) {
 	}
 	// The transaction is committed when the last word of the record has landed.
 	b.Write(w.log(w.id).Add(recordAt), r.p)
-	if err := w.do(stepLog, b); err != nil {
-		if !w.sent {
+	if err := w.trips.Do(stepLog, b); err != nil {
+		if !w.trips.Sent {
 			return nil, err
 		}
 		return nil, tx.uncertain(fmt.Errorf("write the log: %w", err))
@@ -161,10 +161,10 @@ func (tx *Tx) writeLog(b *rdma.Batch) (entries []byte, err error) {
 // damage: only a recovery, which fences the client off first, may release it.
 func (tx *Tx) apply(entries []byte) error {
 	w := tx.w
-	w.budget.Begin()
+	w.trips.Begin()
 	lock := lockOf(w.id, tx.sequence)
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for len(entries) > 0 {
 		var r Ref
 		var p []byte
@@ -176,7 +176,7 @@ func (tx *Tx) apply(entries []byte) error {
 			b.CompareSwap(o.at, uint64(lock), uint64(o.seen))
 		}
 	}
-	if err := w.doWhereLeft(stepCommit, b); err != nil {
+	if err := w.trips.DoWhereLeft(stepCommit, b, w.view); err != nil {
 		return tx.uncertain(fmt.Errorf("write: %w", err))
 	}
 	for i := range b.Len() {
@@ -234,7 +234,7 @@ func (tx *Tx) abort() {
 			w.deferReleases(b, func(*rdma.Op) bool { return true })
 			b.Release()
 		} else {
-			w.inFlight = append(w.inFlight, b)
+			w.trips.InFlight = append(w.trips.InFlight, b)
 		}
 	}
 	tx.settled(false)

@@ -46,7 +46,7 @@ func (w *Worker) Each(refs []Ref, take func(i int, v Version, data []byte)) erro
 		switch {
 		case err == nil && !more:
 			return nil
-		case w.budget.Over():
+		case w.trips.Over():
 			return errTime
 		}
 	}
@@ -56,14 +56,14 @@ func (w *Worker) Each(refs []Ref, take func(i int, v Version, data []byte)) erro
 // needed, and an object of which the lock is held, if there is one.
 func (w *Worker) readEach(refs []Ref, take func(i int, v Version, data []byte)) (more bool, blocked Ref, err error) {
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for i := range w.each {
 		if e := &w.each[i]; !e.done {
 			at, bytes := w.Object(refs[i])
 			e.op = b.Read(at, bytes)
 		}
 	}
-	if err := w.do(stepRead, b); err != nil {
+	if err := w.trips.Do(stepRead, b); err != nil {
 		return true, 0, err
 	}
 	for i := range w.each {

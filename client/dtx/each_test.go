@@ -134,7 +134,7 @@ func TestLooks(t *testing.T) {
 	if u, err := w.Check(all); err != nil || u.Waiting != 0 || u.Held != 1 || u.Objects != 2 {
 		t.Errorf("%+v, %v", u, err)
 	}
-	if at, n, ok := l.ObjectAt(r); !ok || n != 128 || at.Node() != l.NodeOf(r) {
+	if at, n, ok := l.ObjectAt(r); !ok || n != 128 || at.Node() != nodeOf(l, r) {
 		t.Errorf("%v lies at %v, %d bytes, %v", r, at, n, ok)
 	}
 	if _, _, ok := l.ObjectAt(r + 1); ok {

@@ -30,6 +30,9 @@ func hookedWorker(t testing.TB, f rdma.Fabric, l *Layout, o Options) (*Worker, m
 	return open(t, h, l, o), h.before
 }
 
+// replaceable is an endpoint that a test replaces under its worker.
+type replaceable struct{ rdma.Endpoint }
+
 // raw posts verbs beside those of any worker.
 type raw struct {
 	t  testing.TB
@@ -48,6 +51,12 @@ func (r *raw) word(at rdma.Addr) uint64 {
 	w, err := rdma.ReadWord(r.ep, "test", at, time.Second)
 	must(r.t, err)
 	return w
+}
+
+// nodeOf returns the node that an object lies on.
+func nodeOf(l *Layout, r Ref) int {
+	at, _ := l.Object(r)
+	return at.Node()
 }
 
 func (r *raw) lock(o Ref) Version {

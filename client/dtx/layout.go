@@ -203,12 +203,6 @@ func (l *Layout) ObjectAt(r Ref) (at rdma.Addr, bytes int, ok bool) {
 	return at, bytes, true
 }
 
-// NodeOf returns the node that an object lies on.
-func (l *Layout) NodeOf(r Ref) int {
-	at, _ := l.Object(r)
-	return at.Node()
-}
-
 // Room returns how many bytes of data an object has room for.
 func (l *Layout) Room(r Ref) int {
 	if l.isRoot(r) {

@@ -19,37 +19,9 @@ import (
 // An object may be made at once where another one was freed: a READ that is late
 // finds another version or life.
 
-// chunk is a chunk that the worker has: the word in the table names it, unless
-// gone.
-type chunk struct {
-	chunks.Chunk
-	// slots has the state of each place.
-	slots []slotState
-	// listed counts the places that are in the worker's list.
-	listed int
-	// taken counts the places that the running transaction has. A chunk is not
-	// given back while it has one.
-	taken int
-	// gone: the chunk was given back. Lists may still name its places, and the
-	// worker must not use them.
-	gone bool
-}
-
-// slotState is what the worker knows of a place.
-type slotState uint8
-
-const (
-	// slotUsed: there may be an object. Only a scan can tell.
-	slotUsed slotState = iota
-	// slotListed: it is free, and in a list of the worker.
-	slotListed
-	// slotTaken: the running transaction has it.
-	slotTaken
-)
-
 // slot is a place without an object.
 type slot struct {
-	chunk *chunk
+	chunk *chunks.Held
 	i     int
 	place Ref
 	// seen is the lock as it was seen last: what the CAS of a commit expects.
@@ -61,25 +33,19 @@ type slot struct {
 
 // heap is what a worker has of one size on one node.
 type heap struct {
-	chunks []*chunk
-	// next is the index in chunks of the chunk that was scanned last.
-	next int
-	// empty: the node has no chunk left that was never used.
-	empty bool
+	chunks.Heap
 	slots []slot
 }
 
 // memory is what a worker has of the pool's memory, and knows about it.
 type memory struct {
 	w *Worker
-	// table claims and frees chunks.
-	table chunks.Client
+	// table claims and frees chunks, and has those that the worker has.
+	table chunks.Holdings
 	// turn is the node of the next new object, modulo the number of nodes.
 	turn int
 	// heaps has those of places, by node and class.
 	heaps []heap
-	// held finds a chunk by the address of its word in the table.
-	held map[rdma.Addr]*chunk
 	// full says when a look everywhere found no place, by class; 0: it never
 	// happened, or an object was freed since.
 	full []time.Duration
@@ -88,14 +54,6 @@ type memory struct {
 }
 
 const (
-	// keepChunks is how many chunks of a size a client keeps on a node though it
-	// uses little of them.
-	keepChunks = 4
-	// enough: a scan has found enough when it has found one in so many places of
-	// a chunk. Else the worker looks for another chunk.
-	enough = 8
-	// claimAtOnce bounds the chunks that are claimed in a trip.
-	claimAtOnce = 8
 	// mostLooks is how often a worker looks everywhere for a place.
 	mostLooks = 3
 	// fullFor is for how long a worker that has looked everywhere does not do so again.
@@ -108,12 +66,16 @@ const (
 // are.
 func (m *memory) open(w *Worker) {
 	*m = memory{
-		w: w, turn: int(w.id), held: map[rdma.Addr]*chunk{}, full: make([]time.Duration, len(w.Sizes)),
+		w: w, turn: int(w.id), full: make([]time.Duration, len(w.Sizes)),
 		heaps: make([]heap, w.Nodes*len(w.Sizes)),
-		table: chunks.Client{
-			Endpoint: w.ep, ID: w.id, Do: w.do, Drop: w.drop,
+	}
+	m.table = chunks.Holdings{
+		Client: chunks.Client{
+			Endpoint: w.ep, ID: w.id, Do: w.trips.Do, Drop: w.trips.Drop,
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
+		Clients: w.Clients, Claims: &w.stats.Claims, Scan: m.scan,
+		Count: func(_ *chunks.Arena, class int) int { return w.perChunk(class) },
 	}
 }
 
@@ -168,10 +130,8 @@ func (h *heap) pop() (slot, bool) {
 	for len(h.slots) > 0 {
 		s := h.slots[len(h.slots)-1]
 		h.slots = h.slots[:len(h.slots)-1]
-		if !s.chunk.gone {
-			s.chunk.listed--
-			s.chunk.taken++
-			s.chunk.slots[s.i] = slotTaken
+		if !s.chunk.Gone {
+			s.chunk.Take(s.i)
 			return s, true
 		}
 	}
@@ -181,9 +141,8 @@ func (h *heap) pop() (slot, bool) {
 // used notes what became of a place that a transaction had taken. A place that is
 // not as it was seen waits for a scan.
 func (m *memory) used(s slot, created bool) {
-	s.chunk.taken--
-	s.chunk.slots[s.i] = slotUsed
-	if !created && !s.stale && !s.chunk.gone {
+	s.chunk.Release(s.i)
+	if !created && !s.stale && !s.chunk.Gone {
 		m.push(s)
 	}
 }
@@ -194,7 +153,7 @@ func (m *memory) used(s slot, created bool) {
 func (m *memory) freed(r Ref, v Version) {
 	clear(m.full[:r.class()+1])
 	n, index, i := m.w.chunkOf(r)
-	if c := m.held[m.w.chunks.Word(n, index)]; c != nil && c.slots[i] == slotUsed {
+	if c := m.table.Held(&m.w.chunks, n, index); c != nil && c.Items[i] == chunks.Used {
 		m.push(slot{chunk: c, i: i, place: r.place(), seen: v})
 	}
 }
@@ -202,8 +161,7 @@ func (m *memory) freed(r Ref, v Version) {
 // push lists a free place.
 func (m *memory) push(s slot) {
 	h := m.heap(s.chunk.Node, s.place.class())
-	s.chunk.slots[s.i] = slotListed
-	s.chunk.listed++
+	s.chunk.List(s.i)
 	h.slots = append(h.slots, s)
 }
 
@@ -211,153 +169,67 @@ func (m *memory) push(s slot) {
 // few, in others. Before it claims chunks it gives back those in which it has few
 // places, for other clients to find what becomes free there.
 func (m *memory) refill(h *heap, class, n int, own bool) error {
-	for range len(h.chunks) {
-		h.next = (h.next + 1) % len(h.chunks)
-		c := h.chunks[h.next]
-		found, err := m.scan([]*chunk{c})
-		if err != nil || found*enough >= len(c.slots) {
+	for range h.Chunks {
+		c := h.Next()
+		found, err := m.scan([]*chunks.Held{c})
+		if err != nil || found*chunks.Enough >= len(c.Items) {
 			return err
 		}
 	}
 	if own {
 		return nil
 	}
-	keep := keepChunks
-	// The node has no unused chunks, so what other clients find in the worker's
-	// chunks matters now.
-	if h.empty {
-		keep = 1
-	}
-	if err := m.giveBack(h, keep-1); err != nil {
+	if err := m.table.GiveBack(&h.Heap); err != nil {
 		return err
 	}
-	if len(h.chunks) < m.share() || !slices.ContainsFunc(h.chunks, func(c *chunk) bool { return c.listed > 0 }) {
+	listed := func(c *chunks.Held) bool { return c.Listed > 0 }
+	if len(h.Chunks) < m.table.Share(&m.w.chunks) || !slices.ContainsFunc(h.Chunks, listed) {
 		return m.claim(h, class, n)
 	}
 	return nil
 }
 
-// share is how many chunks of a size a worker takes on a node while it has places
-// there. All workers together leave half of the pool.
-func (m *memory) share() int { return max(keepChunks, int(m.w.chunks.Count)/(2*m.w.Clients)) }
-
-// giveBack gives back chunks in which the worker has so few places that other
-// clients may find more: the first ones first. It keeps so many chunks at least.
-func (m *memory) giveBack(h *heap, keep int) error {
-	surplus := len(h.chunks) - keep
-	return m.leave(h, func(_ int, c *chunk) bool {
-		if surplus <= 0 || c.taken > 0 || c.listed*enough >= len(c.slots) {
-			return false
-		}
-		surplus--
-		return true
-	})
-}
-
-// leave gives back the chunks of a heap for which f returns true. The worker does
-// not use them from here on, whatever becomes of the CASes: a CAS that fails may
-// land yet.
-func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
-	var left []chunks.Chunk
-	kept := h.chunks[:0]
-	for i, c := range h.chunks {
-		if !f(i, c) {
-			kept = append(kept, c)
-			continue
-		}
-		c.gone = true
-		delete(m.held, m.w.chunks.Word(c.Node, c.Index))
-		left = append(left, c.Chunk)
-	}
-	clear(h.chunks[len(kept):])
-	h.chunks, h.next = kept, 0
-	return m.table.Free(&m.w.chunks, left)
-}
-
 // claim takes chunks of a node for a heap: one that was never used, or else some
 // that clients have given back, or lost, in which a scan finds something. If
-// there is none it takes none, without an error.
+// there is none it takes none, without an error. A crash behind the CAS of a word
+// leaves the chunk to the client's recovery, which gives it back.
 func (m *memory) claim(h *heap, class, n int) error {
-	if !h.empty {
+	if !h.Empty {
 		fresh, err := m.claimFresh(h, class, n)
 		if err != nil || fresh {
 			return err
 		}
-		h.empty = true
+		h.Empty = true
 	}
-	found := 0
 	skip := func(c chunks.Chunk) bool { return c.Entry.Class() != class }
-	return m.table.Left(&m.w.chunks, n, claimAtOnce, skip, func(some []chunks.Chunk) (bool, error) {
-		here, err := m.claimLeft(h, some, found)
-		found += here
-		return found*enough >= m.w.perChunk(class) || len(some) == claimAtOnce && found > 0, err
-	})
-}
-
-// claimLeft takes chunks that clients have given back, and scans them. It keeps
-// those in which it finds something, until that is enough together with what was
-// found before, and no more than the worker's share. The rest it gives back.
-func (m *memory) claimLeft(h *heap, some []chunks.Chunk, before int) (found int, err error) {
-	got, err := m.table.Claim(&m.w.chunks, some)
-	if err != nil {
-		return 0, err
-	}
-	had := len(h.chunks)
-	for _, c := range got {
-		m.add(h, c)
-	}
-	if _, err := m.scan(h.chunks[had:]); err != nil {
-		return 0, err
-	}
-	most := max(m.share(), had+1)
-	kept := had
-	return found, m.leave(h, func(i int, c *chunk) bool {
-		if i < had {
-			return false
-		}
-		if c.listed == 0 || kept == most || (before+found)*enough >= len(c.slots) {
-			return true
-		}
-		found, kept = found+c.listed, kept+1
-		return false
-	})
+	_, err := m.table.ClaimLeft(&h.Heap, &m.w.chunks, class, n, skip)
+	return err
 }
 
 // claimFresh asks the node for a chunk that was never used, from behind the one
 // that it got last. All of its places are free.
 func (m *memory) claimFresh(h *heap, class, n int) (bool, error) {
-	a, behind := &m.w.chunks, uint64(0)
-	if len(h.chunks) > 0 {
-		behind = uint64(h.chunks[len(h.chunks)-1].Index) + 1
-	}
-	got, ok, err := m.table.Fresh(a, n, class, int(a.Count), behind, m.w.budget.Left())
+	a := &m.w.chunks
+	got, ok, err := m.table.Fresh(a, n, class, int(a.Count), h.Behind(), m.w.trips.Left())
 	if err != nil || !ok {
 		return false, err
 	}
-	c := m.add(h, got)
-	for i := range c.slots {
+	c := m.table.Add(&h.Heap, a, got)
+	for i := range c.Items {
 		m.push(slot{chunk: c, i: i, place: m.w.placeOf(n, c.Index, class, i)})
 	}
 	return true, nil
 }
 
-// add notes that the worker has a chunk.
-func (m *memory) add(h *heap, got chunks.Chunk) *chunk {
-	c := &chunk{Chunk: got, slots: make([]slotState, m.w.perChunk(got.Entry.Class()))}
-	h.chunks = append(h.chunks, c)
-	m.held[m.w.chunks.Word(c.Node, c.Index)] = c
-	m.w.stats.Claims++
-	return c
-}
-
 // scan lists what is free in chunks of the worker's, and returns how much it
-// found. What is free stays so, since only the worker makes objects there.
-func (m *memory) scan(some []*chunk) (found int, err error) {
+// found. What is free stays so, since only the worker makes objects there. An
+// error leaves listed what was found before it.
+func (m *memory) scan(some []*chunks.Held) (found int, err error) {
 	m.look = m.look[:0]
 	for _, c := range some {
 		m.w.stats.Scans++
-		for i, state := range c.slots {
-			if state == slotUsed {
+		for i, state := range c.Items {
+			if state == chunks.Used {
 				m.look = append(m.look, slot{chunk: c, i: i, place: m.w.placeOf(c.Node, c.Index, c.Entry.Class(), i)})
 			}
 		}
@@ -373,16 +245,17 @@ func (m *memory) scan(some []*chunk) (found int, err error) {
 
 // scanSome looks at the heads of some places. Lock and head may be of two
 // moments. Then the lock that was seen is not the one that a commit finds: its
-// CAS fails, and the place is looked at again.
+// CAS fails, and the place is looked at again. The batch owns the heads, so all of
+// them are decoded before it is dropped.
 func (m *memory) scanSome(look []slot) (found int, err error) {
 	w := m.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for i := range look {
 		at, _ := w.Object(look[i].place)
 		b.Read(at, headBytes)
 	}
-	if err := w.do(stepScanChunk, b); err != nil {
+	if err := w.trips.Do(stepScanChunk, b); err != nil {
 		return 0, err
 	}
 	for i := range look {
@@ -407,7 +280,8 @@ func (m *memory) scanSome(look []slot) (found int, err error) {
 
 // freeSlot releases the lock of a place without an object, if its transaction is
 // over: no other client may ever meet it. The head is READ once more after that,
-// since the transaction may have made an object.
+// since the transaction may have made an object. A crash behind the release leaves
+// a place that the next scan finds free.
 func (w *Worker) freeSlot(at rdma.Addr, s *slot) (bool, error) {
 	if c := s.seen.owner(); c == 0 || int(c) > w.Clients {
 		return false, fmt.Errorf("the place at %v is locked by client %d of 1 to %d: %w", at, c, w.Clients,
@@ -421,9 +295,9 @@ func (w *Worker) freeSlot(at rdma.Addr, s *slot) (bool, error) {
 		return false, err
 	}
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	op := b.Read(at, headBytes)
-	if err := w.do(stepScanChunk, b); err != nil {
+	if err := w.trips.Do(stepScanChunk, b); err != nil {
 		return false, err
 	}
 	head, _ := decodeHead(op.Buf)

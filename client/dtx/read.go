@@ -7,15 +7,9 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-const (
-	// mostTorn bounds how often an object is READ that is torn though its lock
-	// stays the same. A slow READ may meet each change of it once; more often it
-	// is damage.
-	mostTorn = 64
-	// mostAsked bounds how often a transaction is validated again because an
-	// object has changed that ReadIf allows to.
-	mostAsked = 8
-)
+// mostTorn bounds how often an object is READ that is torn though its lock stays
+// the same. A slow READ may meet each change of it once; more often it is damage.
+const mostTorn = 64
 
 // load returns an object with its data, as it was at one moment, together with
 // all that the transaction has met before.
@@ -79,7 +73,7 @@ func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err erro
 		if now != last {
 			last, torn = now, 0
 		}
-		if w.budget.Over() {
+		if w.trips.Over() {
 			return false, errTime
 		}
 	}
@@ -92,14 +86,14 @@ func (tx *Tx) read(o *object, known Version, guessed bool) (valid bool, err erro
 func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, whole, valid bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	_, bytes := w.Object(o.ref)
 	op := b.Read(o.at, bytes)
 	others := tx.others((*object).met, o)
 	if guessed {
 		tx.readLocks(b, (*object).met, o)
 	}
-	if err := w.do(stepRead, b); err != nil {
+	if err := w.trips.Do(stepRead, b); err != nil {
 		return 0, false, false, fmt.Errorf("read %v: %w", o.ref, err)
 	}
 	// The data under a lock may be half written.
@@ -117,8 +111,7 @@ func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, who
 	if !guessed || now != known {
 		return now, true, false, nil
 	}
-	asked, err := tx.judge(b, 1, (*object).met, o)
-	return now, true, !asked, err
+	return now, true, true, tx.judge(b, 1, (*object).met, o)
 }
 
 // take takes an object's data out of what was READ of it, if it is that of
@@ -135,7 +128,7 @@ func (tx *Tx) take(o *object, p []byte, v Version) bool {
 
 // met reports whether an object belongs to the state that the closure has seen,
 // and may be changed by other clients.
-func (o *object) met() bool { return !o.created && !o.relaxed && o.lock == 0 }
+func (o *object) met() bool { return !o.created && o.lock == 0 }
 
 // stays reports whether an object must be as it was when the transaction commits,
 // without being changed. What is changed or locked needs no look: its lock says
@@ -163,10 +156,8 @@ func (tx *Tx) readLocks(b *rdma.Batch, of func(o *object) bool, but *object) {
 }
 
 // judge compares what readLocks has read, from op first on, with what was seen. A
-// change ends the attempt, unless the closure accepts the object as it is now.
-// Then judge returns asked: what was read is not of one moment, and the caller
-// has to look at all objects once more.
-func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *object) (asked bool, err error) {
+// change ends the attempt.
+func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *object) error {
 	for i := range tx.objects {
 		o := &tx.objects[i]
 		if o == but || !of(o) {
@@ -174,89 +165,41 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *obje
 		}
 		now := Version(b.Op(first).Word(0))
 		first++
-		if now == o.seen {
-			continue
+		if now != o.seen {
+			return tx.conflict(o.ref, now.Held())
 		}
-		if now.Held() || o.same == nil || o.change != unchanged {
-			return false, tx.conflict(o.ref, now.Held())
-		}
-		if err := tx.ask(o, now); err != nil {
-			return false, err
-		}
-		asked = true
 	}
-	return asked, nil
-}
-
-// ask reads an object that has changed, and asks the closure. The object then
-// counts as seen now, for later validations. Its data stays what the closure has
-// read.
-func (tx *Tx) ask(o *object, now Version) error {
-	w := tx.w
-	b := w.ep.Batch()
-	defer w.drop(b)
-	_, bytes := w.Object(o.ref)
-	op := b.Read(o.at, bytes)
-	if err := w.do(stepRead, b); err != nil {
-		return fmt.Errorf("read %v again: %w", o.ref, err)
-	}
-	next, ok := decode(op.Buf, now)
-	if Version(op.Word(0)) != now || !ok {
-		return tx.conflict(o.ref, false)
-	}
-	if !next.is(o.ref) {
-		next.data = nil
-	}
-	if !o.same(next.data) {
-		return tx.conflict(o.ref, false)
-	}
-	o.seen, o.there = now, next.is(o.ref)
 	return nil
 }
 
 // validate looks again at all objects, other than but, for which of returns true.
-// If one of them has changed, and may, validate looks at all of them once more:
-// what was read is of one moment only if nothing changed.
+// In a commit, where but is nil, it does the closure's checks as well.
 func (tx *Tx) validate(of func(o *object) bool, but *object) error {
-	for range mostAsked {
-		asked, err := tx.validateOnce(of, but)
-		if err != nil || !asked {
-			return err
-		}
-	}
-	return tx.fail(errConflict)
-}
-
-// validateOnce is one look. In a commit, where but is nil, it does the closure's
-// checks as well.
-func (tx *Tx) validateOnce(of func(o *object) bool, but *object) (asked bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	tx.readLocks(b, of, but)
-	own, step := b.Len(), stepAgain
+	step := stepAgain
 	if but == nil { // of a commit
 		step = stepValidate
 		for _, c := range tx.checks {
 			c.post(b)
 		}
 	}
-	if err := w.do(step, b); err != nil {
-		return false, fmt.Errorf("validate: %w", err)
+	if err := w.trips.Do(step, b); err != nil {
+		return fmt.Errorf("validate: %w", err)
 	}
-	if own > 0 {
-		if asked, err = tx.judge(b, 0, of, but); err != nil {
-			return false, err
-		}
+	if err := tx.judge(b, 0, of, but); err != nil {
+		return err
 	}
 	if but == nil {
 		for _, c := range tx.checks {
 			if !c.ok() {
-				return false, tx.fail(errConflict)
+				return tx.fail(errConflict)
 			}
 		}
 	}
-	return asked, nil
+	return nil
 }
 
 // Lock locks an object from now on, so that no other transaction changes it
@@ -288,9 +231,9 @@ func (tx *Tx) Lock(r Ref) error {
 		return nil
 	}
 	b := tx.w.ep.Batch()
-	defer tx.w.drop(b)
+	defer tx.w.trips.Drop(b)
 	cas := b.CompareSwap(o.at, uint64(o.seen), uint64(lockOf(tx.w.id, tx.sequence)))
-	if err := tx.w.do(stepLock, b); err != nil {
+	if err := tx.w.trips.Do(stepLock, b); err != nil {
 		tx.unsure(o, cas, b)
 		return tx.fail(fmt.Errorf("lock %v: %w", r, err))
 	}
@@ -310,12 +253,12 @@ func (tx *Tx) lockGuessed(r Ref, known Version) (done bool, err error) {
 	o := tx.add(r)
 	o.seen = known
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	cas := b.CompareSwap(o.at, uint64(known), uint64(lockOf(w.id, tx.sequence)))
 	_, bytes := w.Object(r)
 	op := b.Read(o.at, bytes)
 	tx.readLocks(b, (*object).met, o)
-	if err := w.do(stepLock, b); err != nil {
+	if err := w.trips.Do(stepLock, b); err != nil {
 		tx.unsure(o, cas, b)
 		return false, tx.fail(fmt.Errorf("lock %v: %w", r, err))
 	}
@@ -331,10 +274,7 @@ func (tx *Tx) lockGuessed(r Ref, known Version) (done bool, err error) {
 		return false, tx.fail(fmt.Errorf("%v at %v has no data of version %#x: %w", r, o.at, uint64(known),
 			client.ErrDamaged))
 	}
-	asked, err := tx.judge(b, 2, (*object).met, o)
-	if asked && err == nil {
-		err = tx.validate((*object).met, o)
-	}
+	err = tx.judge(b, 2, (*object).met, o)
 	return err == nil, err
 }
 
@@ -348,7 +288,7 @@ func (tx *Tx) hold(o *object) {
 // abort releases it like one that is held, and once more when nothing is in
 // flight.
 func (tx *Tx) unsure(o *object, cas *rdma.Op, b *rdma.Batch) {
-	if tx.w.sent && (!b.Finished() || cas.Err != nil || cas.Swapped()) {
+	if tx.w.trips.Sent && (!b.Finished() || cas.Err != nil || cas.Swapped()) {
 		tx.hold(o)
 		o.unsure = true
 	}

@@ -24,7 +24,7 @@ var errClaimed = fmt.Errorf("another client recovers it, or died at that: %w", r
 //
 // Operations that meet a lock of the client wait for the recovery.
 func (w *Worker) Recover(c rdma.ClientID) error {
-	w.budget.Begin()
+	w.trips.Begin()
 	for p := w.waits; ; {
 		err := w.recover(c, func() (bool, error) { return true, nil })
 		if !errors.Is(err, errClaimed) || !p.Again() {
@@ -51,7 +51,7 @@ func (w *Worker) Adopt(f rdma.Fabric, c rdma.Client) error {
 	}
 	p := kit.Retry{Env: w.ep, Pause: w.waits.Pause}
 	for range mostHolders {
-		w.budget.Begin()
+		w.trips.Begin()
 		err := w.recover(c.ID, still)
 		if !errors.Is(err, errClaimed) {
 			if err != nil {
@@ -113,7 +113,7 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	if c == 0 || int(c) > w.Clients {
 		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
 	}
-	if w.gone(w.log(c).Node()) {
+	if w.view.Gone(w.log(c).Node()) {
 		return w.recoverLost(c)
 	}
 	// A WRITE of an earlier try, under a claim of this worker's, may be in
@@ -130,7 +130,7 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 		return errors.Join(err, landed)
 	}
 	at := w.log(c).Add(claimAt)
-	_, _, yielded := w.swap(stepYieldLog, at, uint64(claim), uint64(claim.written()))
+	_, _, yielded := w.trips.Swap(stepYieldLog, at, uint64(claim), uint64(claim.written()))
 	if yielded != nil {
 		w.pendingReleases = append(w.pendingReleases, swap{at, claim, claim.written()})
 	}
@@ -179,7 +179,7 @@ func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 			return 0, fmt.Errorf("by client %d: %w", now.owner(), errClaimed)
 		}
 	}
-	_, ok, err := w.swap(stepClaim, at, uint64(now), uint64(mine))
+	_, ok, err := w.trips.Swap(stepClaim, at, uint64(now), uint64(mine))
 	if err != nil {
 		w.pendingReleases = append(w.pendingReleases, swap{at, mine, mine.written()})
 		return 0, err
@@ -203,7 +203,7 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 	// The batch has the record, of which the entries are a part. It is not
 	// released before they are replayed.
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	e, err := w.survey(b, c)
 	if err != nil {
 		return err
@@ -221,7 +221,7 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 	}
 	// From here on all locks of the client are released on sight.
 	if end > e.ended {
-		before, ok, err := w.swap(stepEnd, w.log(c).Add(endedAt), e.ended, end)
+		before, ok, err := w.trips.Swap(stepEnd, w.log(c).Add(endedAt), e.ended, end)
 		if err != nil {
 			return err
 		}
@@ -238,7 +238,7 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 // that it has used. The entries lie in the batch.
 func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e clientState, err error) {
 	ended, op := b.Read(w.log(c).Add(endedAt), 8), w.readRecord(b, c)
-	if err := w.do(stepReadLog, b); err != nil {
+	if err := w.trips.Do(stepReadLog, b); err != nil {
 		return e, fmt.Errorf("read the log: %w", err)
 	}
 	e.ended = ended.Word(0)
@@ -262,18 +262,18 @@ func (w *Worker) survey(b *rdma.Batch, c rdma.ClientID) (e clientState, err erro
 // WRITE. No other client replays at the same time: see claim.
 func (w *Worker) replay(entries []byte, lock Version) error {
 	locks := w.ep.Batch()
-	defer w.drop(locks)
+	defer w.trips.Drop(locks)
 	for rest := entries; len(rest) > 0; {
 		var r Ref
 		r, _, rest = nextEntry(rest)
 		at, _ := w.Object(r)
 		locks.Read(at, 8)
 	}
-	if err := w.doWhereLeft(stepReadLocks, locks); err != nil {
+	if err := w.trips.DoWhereLeft(stepReadLocks, locks, w.view); err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for i, rest := 0, entries; len(rest) > 0; i++ {
 		var r Ref
 		var p []byte
@@ -285,7 +285,7 @@ func (w *Worker) replay(entries []byte, lock Version) error {
 	if b.Len() > 0 {
 		w.stats.Replayed++
 	}
-	if err := w.doWhereLeft(stepReplay, b); err != nil {
+	if err := w.trips.DoWhereLeft(stepReplay, b, w.view); err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}
 	return nil
@@ -294,7 +294,7 @@ func (w *Worker) replay(entries []byte, lock Version) error {
 // chunksOf reads which chunks a client has, on all nodes that are not gone.
 func (w *Worker) chunksOf(c rdma.ClientID) (list []chunks.Chunk, err error) {
 	for n := range w.Nodes {
-		if w.gone(n) {
+		if w.view.Gone(n) {
 			continue
 		}
 		some, err := w.memory.table.Of(&w.chunks, n, c)

@@ -95,10 +95,9 @@ func TestDeadMaster(t *testing.T) {
 		must(t, f.Revoke(dead.id))
 		ep, err := f.Open("master")
 		must(t, err)
-		dying := fault.New(ep, fault.Fault{})
+		dying := &replaceable{ep}
 		master := open(t, dying, l, Options{})
-		dying = fault.New(ep, fault.Fault{Step: step, Crash: fault.Stop})
-		master.ep = dying
+		dying.Endpoint = fault.New(ep, fault.Fault{Step: step, Crash: fault.Stop})
 		wantError(t, master.Recover(dead.id), rdma.ErrClosed)
 		wantError(t, w.Recover(dead.id), rdma.ErrTimeout)
 		must(t, f.Revoke(master.id))

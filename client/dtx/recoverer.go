@@ -52,6 +52,6 @@ func (m *Recoverer) Recover(v rdma.View, c rdma.ClientID) error {
 		return nil
 	}
 	m.w.view.Enter(v)
-	m.w.budget.Begin()
+	m.w.trips.Begin()
 	return m.w.recover(c, func() (bool, error) { return true, nil })
 }

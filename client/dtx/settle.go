@@ -43,7 +43,7 @@ func (tx *Tx) uncertain(err error) error {
 	}
 	w.pending.Keep(p)
 	if w.rejoin(err) {
-		w.budget.Begin()
+		w.trips.Begin()
 		committed, failed := w.resolveAll()
 		switch {
 		case failed == nil && committed:
@@ -73,9 +73,9 @@ func (w *Worker) resolveAll() (committed bool, failed error) {
 // those of a committed one, so their CASes do nothing.
 func (w *Worker) resolve(p *pending) (committed bool, err error) {
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	op := w.readRecord(b, w.id)
-	if err := w.do(stepReadLog, b); err != nil {
+	if err := w.trips.Do(stepReadLog, b); err != nil {
 		return false, fmt.Errorf("read the log: %w", err)
 	}
 	// The record is the transaction's if its WRITE has landed as a whole. Nothing
@@ -120,20 +120,14 @@ func (w *Worker) settle() error {
 }
 
 // land waits for all verbs that are in flight. Releases that failed are pending
-// from then on.
+// from then on: each is a CAS of one transaction's lock, so it may be done again
+// where it had landed.
 func (w *Worker) land() error {
-	for len(w.inFlight) > 0 {
-		b := w.inFlight[len(w.inFlight)-1]
-		if err := w.ep.Wait(b, rdma.All, max(w.budget.Left(), 1)); err != nil && !b.Finished() {
-			return err
-		}
+	return w.trips.Land(func(b *rdma.Batch) {
 		if b.Step() == stepLetGo {
 			w.deferReleases(b, func(op *rdma.Op) bool { return op.Err != nil })
 		}
-		b.Release()
-		w.inFlight = w.inFlight[:len(w.inFlight)-1]
-	}
-	return nil
+	})
 }
 
 // deferReleases notes those releases of a batch as pending for which of returns
@@ -149,18 +143,19 @@ func (w *Worker) deferReleases(b *rdma.Batch, of func(op *rdma.Op) bool) {
 // releasePending releases locks that may be held, as far as their nodes answer.
 // It returns nil if no release is pending any more. Nothing that could take one
 // of the locks is in flight, so a CAS that finds another word has nothing to
-// release. Locks on nodes that are gone are dropped.
+// release. Locks on nodes that are gone are dropped. A crash leaves the locks to
+// the client's recovery, which makes them free to release.
 func (w *Worker) releasePending() error {
 	if len(w.pendingReleases) == 0 {
 		return nil
 	}
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for _, s := range w.pendingReleases {
 		b.CompareSwap(s.at, uint64(s.old), uint64(s.new))
 	}
-	err := w.do(stepFreeLock, b)
-	if !b.Finished() || !w.sent {
+	err := w.trips.Do(stepFreeLock, b)
+	if !b.Finished() || !w.trips.Sent {
 		return err
 	}
 	if errors.Is(err, rdma.ErrNodeDown) {
@@ -171,7 +166,7 @@ func (w *Worker) releasePending() error {
 	// A CAS without an error is done, whether it has found the lock or not.
 	kept := w.pendingReleases[:0]
 	for i, s := range w.pendingReleases {
-		if b.Op(i).Err != nil && !w.gone(s.at.Node()) {
+		if b.Op(i).Err != nil && !w.view.Gone(s.at.Node()) {
 			kept = append(kept, s)
 		}
 	}

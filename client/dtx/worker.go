@@ -77,18 +77,11 @@ type Worker struct {
 	view *kit.Member
 	// conflicts and waits are copied by each transaction and each wait.
 	conflicts, waits kit.Retry
-	// budget is the time of a transaction.
-	budget kit.Budget
+	// trips have the time of a transaction.
+	trips kit.Trips
 	// shared: all transactions until the next Span have this time together.
 	shared bool
-	// sent: the last batch was posted. If the wait for it failed, its verbs may
-	// still take effect.
-	sent bool
-	tx   Tx
-	// inFlight are batches that are not waited for, or that a wait gave up. Until
-	// they are complete their verbs may land at any time, and their buffers are
-	// in use.
-	inFlight []*rdma.Batch
+	tx     Tx
 	// pendingReleases are releases of locks that may be held still, or may yet be.
 	pendingReleases []swap
 	// pending are transactions of unknown outcome.
@@ -116,7 +109,8 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = time.Second
 	}
-	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout)}
+	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client()}
+	w.trips = kit.NewTrips(ep, kit.NewBudget(ep, o.Timeout, 0), errTime)
 	if w.id == 0 || int(w.id) > l.Clients {
 		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
 	}
@@ -124,11 +118,11 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	// again.
 	own := time.Duration(w.id%8) * time.Microsecond
 	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
-	w.conflicts = kit.Retry{Env: ep, Pause: pause, Over: w.budget.Over}
-	w.waits = kit.Retry{Env: ep, Pause: kit.Doubling(time.Microsecond, 250*time.Microsecond), Over: w.budget.Over}
+	w.conflicts = kit.Retry{Env: ep, Pause: pause, Over: w.trips.Over}
+	w.waits = kit.Retry{Env: ep, Pause: kit.Doubling(time.Microsecond, 250*time.Microsecond), Over: w.trips.Over}
 	w.tx.w = w
 	w.memory.open(w)
-	w.budget.Begin()
+	w.trips.Begin()
 	var err error
 	if w.view, err = kit.Join(ep); err != nil {
 		return nil, err
@@ -150,7 +144,7 @@ const sequencesAhead = 1 << 12
 
 // ceiling is the durable number above all sequences of a client, in its log.
 func (w *Worker) ceiling(c rdma.ClientID) kit.Ceiling {
-	return &kit.Everywhere{At: []rdma.Addr{w.log(c).Add(ceilingAt)}, Batch: w.ep.Batch, Do: w.do}
+	return &kit.Everywhere{At: []rdma.Addr{w.log(c).Add(ceilingAt)}, Batch: w.ep.Batch, Do: w.trips.Do}
 }
 
 // number returns a sequence above all those that any holder of the identity has
@@ -170,7 +164,7 @@ func (w *Worker) Stats() Stats { return w.stats }
 // Close fails, the client is to be fenced off and recovered, as client.Leave
 // does.
 func (w *Worker) Close() error {
-	w.budget.Begin()
+	w.trips.Begin()
 	err := w.settle()
 	if err == nil {
 		err = w.releasePending()
@@ -193,88 +187,23 @@ func (w *Worker) Close() error {
 // next Span. So an operation of an index that takes several transactions takes no
 // longer than one of them would. Without Span each transaction has its own time.
 func (w *Worker) Span() {
-	w.budget.Begin()
+	w.trips.Begin()
 	w.shared = true
 }
 
 // Over reports whether the time of a Span is over.
-func (w *Worker) Over() bool { return w.budget.Over() }
+func (w *Worker) Over() bool { return w.trips.Over() }
 
 // begin begins the span of a transaction, unless Span has begun one.
 func (w *Worker) begin() {
 	if !w.shared {
-		w.budget.Begin()
+		w.trips.Begin()
 	}
 }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
 
-// do posts a batch as a step of the protocol, and waits for all of it as long as
-// there is time. With no time left it posts nothing. Afterwards w.sent reports
-// whether the batch was posted. An error of one verb is the batch's error. The
-// batch stays the caller's, which hands it to drop.
-func (w *Worker) do(step rdma.Step, b *rdma.Batch) error {
-	w.sent = false
-	left := w.budget.Left()
-	if left == 0 {
-		return errTime
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	if err := w.ep.Post(b.As(step)); err != nil {
-		return err
-	}
-	w.sent = true
-	if err := w.ep.Wait(b, rdma.All, left); err != nil {
-		return err
-	}
-	return b.Err()
-}
-
-// doWhereLeft is do for what is decided. Nodes that are gone for good, as the
-// pool's view says, need nothing done any more: their objects are lost. For other
-// nodes that are down the error remains, since they may come back with their
-// locks.
-func (w *Worker) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
-	err := w.do(step, b)
-	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || w.view.Join() != nil {
-		return err
-	}
-	for i := range b.Len() {
-		if op := b.Op(i); op.Err != nil && !w.gone(op.Addr.Node()) {
-			return err
-		}
-	}
-	return nil
-}
-
-// gone reports whether the pool's view says that a node is gone for good.
-func (w *Worker) gone(n int) bool { return n < len(w.view.Members) && w.view.Members[n].Gone }
-
-// drop releases a batch, or keeps it until nothing of it is in flight. The caller
-// must not use the batch or its buffers any more.
-func (w *Worker) drop(b *rdma.Batch) {
-	if b.Finished() {
-		b.Release()
-		return
-	}
-	w.inFlight = append(w.inFlight, b)
-}
-
 // rejoin reports whether it is useful to go on after an error: see
 // kit.Member.Rejoin.
-func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.budget.Left(), w.opt.Timeout) }
-
-// swap is a CAS of one word, in a batch of its own. It returns the word before,
-// and whether it was swapped. After an error the CAS may take effect yet.
-func (w *Worker) swap(step rdma.Step, at rdma.Addr, old, new uint64) (before uint64, ok bool, err error) {
-	b := w.ep.Batch()
-	defer w.drop(b)
-	op := b.CompareSwap(at, old, new)
-	if err := w.do(step, b); err != nil {
-		return 0, false, err
-	}
-	return op.Result, op.Swapped(), nil
-}
+func (w *Worker) rejoin(err error) bool { return w.view.Rejoin(err, w.trips.Left(), w.opt.Timeout) }

@@ -15,32 +15,27 @@ type Budget struct {
 	// left is what was left of the time at the moment looked.
 	left   time.Duration
 	looked time.Duration
-	// trust is how many batches may be posted before the next look.
-	trust int
+	// trust is how many batches may be posted before the next look, and trusted behind each.
+	trust, trusted int
 }
 
-const (
-	// budgetShares: what passes between two looks at the clock counts as one of so many parts at
-	// most.
-	budgetShares = 4
-	// budgetTrust bounds the batches between two looks: those of an operation without retries.
-	budgetTrust = 6
-)
+// budgetShares: what passes between two looks at the clock counts as one of so many parts at most.
+const budgetShares = 4
 
 // NewBudget returns a budget for operations that take no longer than total each. None is left until
-// Begin.
-func NewBudget(clock rdma.Env, total time.Duration) Budget {
-	return Budget{clock: clock, total: total}
+// Begin. trusted bounds the batches between two looks at the clock: see Next.
+func NewBudget(clock rdma.Env, total time.Duration, trusted int) Budget {
+	return Budget{clock: clock, total: total, trusted: trusted}
 }
 
 // Begin begins the time of an operation.
-func (b *Budget) Begin() { b.left, b.looked, b.trust = b.total, b.clock.Now(), budgetTrust }
+func (b *Budget) Begin() { b.left, b.looked, b.trust = b.total, b.clock.Now(), b.trusted }
 
 // Left returns how much of the time is left; 0: none.
 func (b *Budget) Left() time.Duration {
 	now := b.clock.Now()
 	b.left = max(b.left-min(max(now-b.looked, 0), b.total/budgetShares), 0)
-	b.looked, b.trust = now, budgetTrust
+	b.looked, b.trust = now, b.trusted
 	return b.left
 }
 
@@ -53,7 +48,7 @@ func (b *Budget) Used(share int) bool { return b.Left() < b.total-b.total/time.D
 // Next returns how much is left for the next batch. For a few batches it does not look at the
 // clock, if each was complete as soon as it was posted, as on memory of one machine: there a look
 // takes as long as a small batch. What else takes time between these batches is seen at the next
-// look. So it is for operations that do nothing there but what the store does.
+// look. So none are trusted where other code runs between them.
 func (b *Budget) Next() time.Duration {
 	if b.trust > 0 {
 		return b.left

@@ -20,7 +20,7 @@ func (c *handClock) Now() time.Duration { c.looks++; return c.now }
 // quarter, and none gives time back.
 func TestBudget(t *testing.T) {
 	c := &handClock{now: time.Hour}
-	b := NewBudget(c, 80*time.Millisecond)
+	b := NewBudget(c, 80*time.Millisecond, 0)
 	if !b.Over() {
 		t.Error("there is time before Begin")
 	}
@@ -48,7 +48,8 @@ func TestBudget(t *testing.T) {
 // behind a few that were.
 func TestBudgetTrusts(t *testing.T) {
 	c := &handClock{}
-	b := NewBudget(c, time.Second)
+	const trusted = 6
+	b := NewBudget(c, time.Second, trusted)
 	b.Begin()
 	var q rdma.Base
 	q.Init(nil)
@@ -59,7 +60,7 @@ func TestBudgetTrusts(t *testing.T) {
 		t.Fatal("this test shows nothing")
 	}
 	c.looks = 0
-	for range 10 * (budgetTrust + 1) {
+	for range 10 * (trusted + 1) {
 		b.Next()
 		b.Posted(done)
 	}

@@ -32,7 +32,7 @@
 // It is registered by one file in client/stores with its Kind: Size, Format, Open, Check and Usage
 // are required; Fill, Outlives, Recoverer and Steps are expected; its options are declared there.
 // Format writes the pool's header (node.WriteHeader), and the store's memory begins behind it
-// (node.HeaderBytes). A worker reads the header by node.ReadHeader and Expect. README's table of
+// (node.HeaderBytes). A worker reads the header by ReadHeader and Expect. README's table of
 // stores, and STORES in the Makefile and in .ci/rxe/prove, list every store.
 // workloads/check/storetest and farkv sim fuzz test it.
 //

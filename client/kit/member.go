@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -72,6 +73,16 @@ type Member struct {
 func Join(ep rdma.Endpoint) (*Member, error) {
 	m := &Member{ep: ep}
 	return m, m.Join()
+}
+
+// ReadHeader joins the pool's current view and reads the pool's header in it.
+func ReadHeader(ep rdma.Endpoint) (node.Header, *Member, error) {
+	m, err := Join(ep)
+	if err != nil {
+		return node.Header{}, nil, err
+	}
+	h, err := node.ReadHeader(ep, len(m.Members))
+	return h, m, err
 }
 
 // Follow makes the Member call apply with each view that is joined from now on, also an unchanged

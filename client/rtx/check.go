@@ -63,7 +63,7 @@ func (a *audit) fail(format string, args ...any) {
 // pool is damaged; the Usage is valid all the same.
 func (w *Worker) Check(alive func(rdma.ClientID) bool) (Usage, error) {
 	a := &audit{Worker: w, named: map[uint64]Ref{}}
-	w.budget.Begin()
+	w.trips.Begin()
 	for n := range w.Nodes {
 		for k, arena := range []*chunks.Arena{&w.metas, &w.data} {
 			entries, err := w.memory.table.Read(arena, n)
@@ -122,10 +122,10 @@ func (a *audit) chunk(kind int, e node.Entry, alive func(rdma.ClientID) bool) {
 // objects looks at n objects with metadata in a row from an address.
 func (a *audit) objects(at rdma.Addr, n int, number func(i int) uint64) error {
 	b := a.ep.Batch()
-	defer a.drop(b)
+	defer a.trips.Drop(b)
 	op := b.Read(at, n*MetaBytes)
-	a.budget.Begin()
-	if err := a.do(stepReadMeta, b); err != nil {
+	a.trips.Begin()
+	if err := a.trips.Do(stepReadMeta, b); err != nil {
 		return fmt.Errorf("read metadata at %v: %w", at, err)
 	}
 	for i := range n {
@@ -166,9 +166,9 @@ func (a *audit) object(r Ref, p Pointer) error {
 	}
 	a.named[unit] = r
 	b := a.ep.Batch()
-	defer a.drop(b)
+	defer a.trips.Drop(b)
 	op := b.Read(a.buffer(p), a.bufferBytes(p.class()))
-	if err := a.do(stepReadData, b); err != nil {
+	if err := a.trips.Do(stepReadData, b); err != nil {
 		return fmt.Errorf("read %v: %w", r, err)
 	}
 	if of, _, ok := a.Decode(op.Buf, p); !ok || of.number() != r.number() {
@@ -186,14 +186,14 @@ func (a *audit) logs() error {
 		for i := range n {
 			b.Read(a.log(rdma.ClientID(from+i)).Add(stateAt), 8)
 		}
-		a.budget.Begin()
-		err := a.do(stepReadLog, b)
+		a.trips.Begin()
+		err := a.trips.Do(stepReadLog, b)
 		for i := range n {
 			if err == nil {
 				a.states[from+i] = state(b.Op(i).Word(0))
 			}
 		}
-		a.drop(b)
+		a.trips.Drop(b)
 		if err != nil {
 			return fmt.Errorf("read the logs of clients %d to %d: %w", from, from+n-1, err)
 		}
@@ -210,7 +210,7 @@ func (a *audit) logs() error {
 // lock says. It is meant for pools that no client is using. The error wraps
 // ErrNoObject if there is none. The data is valid until the next call.
 func (w *Worker) Look(r Ref) ([]byte, error) {
-	w.budget.Begin()
+	w.trips.Begin()
 	if !w.valid(r) {
 		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
 	}
@@ -223,9 +223,9 @@ func (w *Worker) Look(r Ref) ([]byte, error) {
 		return nil, fmt.Errorf("look at %v: %w", r, ErrNoObject)
 	}
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	op := b.Read(at, n)
-	if err := w.do(stepReadData, b); err != nil {
+	if err := w.trips.Do(stepReadData, b); err != nil {
 		return nil, fmt.Errorf("look at %v: %w", r, err)
 	}
 	of, data, whole := w.Decode(op.Buf, m.Pointer)

@@ -25,87 +25,38 @@ func (m *memory) count(a *chunks.Arena, class int) int {
 func (m *memory) refill(h *heap, a *chunks.Arena, class, n int, e effort) error {
 	// Metadata has no quarantine.
 	metas := a == &m.w.metas
-	for range len(h.chunks) {
-		h.next = (h.next + 1) % len(h.chunks)
-		c := h.chunks[h.next]
+	for range h.Chunks {
+		c := h.Next()
 		now := m.w.ep.Now()
-		if !metas && e < tryResting && now-c.scanned < m.w.opt.Quarantine && now >= c.scanned {
+		if !metas && e < tryResting && now-c.Scanned < m.w.opt.Quarantine && now >= c.Scanned {
 			continue
 		}
-		found, err := m.scan([]*chunk{c})
-		if err != nil || metas && found*enough >= len(c.items) {
+		found, err := m.scan([]*chunks.Held{c})
+		if err != nil || metas && found*chunks.Enough >= len(c.Items) {
 			return err
 		}
 	}
 	if e == tryOwn {
 		return nil
 	}
-	keep := keepChunks
-	// The node has no unused chunks, so what other clients find in the worker's
-	// chunks matters now.
-	if h.empty {
-		keep = 1
-	}
-	if err := m.giveBack(h, keep-1); err != nil {
+	if err := m.table.GiveBack(&h.Heap); err != nil {
 		return err
 	}
-	if len(h.chunks) < m.share(a) || !m.listed(h) {
+	if len(h.Chunks) < m.table.Share(a) || !m.listed(h) {
 		return m.claim(h, a, class, n)
 	}
 	return nil
 }
 
-// share is how many chunks a worker takes on a node while some of its own are in
-// quarantine. All workers together leave half of the pool.
-func (m *memory) share(a *chunks.Arena) int { return max(keepChunks, int(a.Count)/(2*m.w.Clients)) }
-
 // listed reports whether any item of a heap is in a list from which it may be
 // taken now or later.
 func (m *memory) listed(h *heap) bool {
-	for _, c := range h.chunks {
-		if c.listed > c.kept || c.listed > 0 && !m.grows {
+	for _, c := range h.Chunks {
+		if c.Listed > c.Kept || c.Listed > 0 && !m.grows {
 			return true
 		}
 	}
 	return false
-}
-
-// few reports whether the worker has so little in a chunk that other clients may
-// find more.
-func (c *chunk) few() bool { return c.taken == 0 && c.listed*enough < len(c.items) }
-
-// giveBack gives back chunks in which the worker has few items, the first ones
-// first, and keeps so many chunks at least.
-func (m *memory) giveBack(h *heap, keep int) error {
-	surplus := len(h.chunks) - keep
-	return m.leave(h, func(_ int, c *chunk) bool {
-		if surplus <= 0 || !c.few() {
-			return false
-		}
-		surplus--
-		return true
-	})
-}
-
-// leave gives back the chunks of a heap for which f returns true. The worker does
-// not use them from here on, whatever becomes of the CASes: a CAS that fails may
-// land yet.
-func (m *memory) leave(h *heap, f func(i int, c *chunk) bool) error {
-	var a *chunks.Arena
-	var left []chunks.Chunk
-	kept := h.chunks[:0]
-	for i, c := range h.chunks {
-		if !f(i, c) {
-			kept = append(kept, c)
-			continue
-		}
-		c.gone = true
-		delete(m.held, c.a.Word(c.Node, c.Index))
-		a, left = c.a, append(left, c.Chunk)
-	}
-	clear(h.chunks[len(kept):])
-	h.chunks, h.next = kept, 0
-	return m.table.Free(a, left)
 }
 
 // claim takes chunks of a node for a heap: one that was never used, or else some
@@ -120,20 +71,15 @@ func (m *memory) claim(h *heap, a *chunks.Arena, class, n int) error {
 	if a == &m.w.data {
 		spare = m.w.Spare
 	}
-	if !h.empty {
+	if !h.Empty {
 		fresh, err := m.claimFresh(h, a, class, n, int(a.Count)-spare)
 		if err != nil || fresh {
 			return err
 		}
-		h.empty = true
+		h.Empty = true
 	}
-	found := 0
 	skip := func(c chunks.Chunk) bool { return c.Entry.Class() != class || m.grows && m.spared(a, c.Index) }
-	err := m.table.Left(a, n, claimAtOnce, skip, func(some []chunks.Chunk) (bool, error) {
-		here, err := m.claimLeft(h, a, some, found)
-		found += here
-		return found*enough >= m.count(a, class) || len(some) == claimAtOnce && found > 0, err
-	})
+	found, err := m.table.ClaimLeft(&h.Heap, a, class, n, skip)
 	if err != nil || found > 0 || m.grows || spare == 0 {
 		return err
 	}
@@ -141,93 +87,46 @@ func (m *memory) claim(h *heap, a *chunks.Arena, class, n int) error {
 	return err
 }
 
-// claimLeft takes chunks that clients have given back, and scans them. It keeps
-// those in which it finds something, until that is enough together with what was
-// found before, and no more than the worker's share. The rest it gives back.
-func (m *memory) claimLeft(h *heap, a *chunks.Arena, some []chunks.Chunk, before int) (found int, err error) {
-	got, err := m.table.Claim(a, some)
-	if err != nil {
-		return 0, err
-	}
-	had := len(h.chunks)
-	for _, c := range got {
-		m.add(h, a, c)
-	}
-	if _, err := m.scan(h.chunks[had:]); err != nil {
-		return 0, err
-	}
-	most := max(m.share(a), had+1)
-	kept := had
-	return found, m.leave(h, func(i int, c *chunk) bool {
-		if i < had {
-			return false
-		}
-		if c.listed == 0 || kept == most || (before+found)*enough >= len(c.items) {
-			return true
-		}
-		found, kept = found+c.listed, kept+1
-		return false
-	})
-}
-
 // claimFresh asks the node for one of its first count chunks that was never used,
 // from behind the one that it got last. All buffers of such a chunk are free,
 // with tag 1.
 func (m *memory) claimFresh(h *heap, a *chunks.Arena, class, n, count int) (bool, error) {
-	got, ok, err := m.table.Fresh(a, n, class, count, h.behind(), m.w.budget.Left())
+	got, ok, err := m.table.Fresh(a, n, class, count, h.Behind(), m.w.trips.Left())
 	if err != nil || !ok {
 		return false, err
 	}
-	c := m.add(h, a, got)
+	c := m.table.Add(&h.Heap, a, got)
 	if a == &m.w.metas {
 		m.anew(c)
 		return true, nil
 	}
-	for i := len(c.items) - 1; i >= 0; i-- {
+	for i := len(c.Items) - 1; i >= 0; i-- {
 		it := item{chunk: c, i: i, use: m.w.pointer(class, 1, m.w.unitOf(n, c.Index, class, i))}
 		if m.spared(a, c.Index) {
 			h.keep(it)
 			continue
 		}
-		c.items[i] = itemListed
-		c.listed++
+		c.List(i)
 		h.fresh = append(h.fresh, it)
 	}
 	return true, nil
 }
 
-// behind is the index behind the heap's last chunk.
-func (h *heap) behind() uint64 {
-	if len(h.chunks) == 0 {
-		return 0
-	}
-	return uint64(h.chunks[len(h.chunks)-1].Index) + 1
-}
-
 // anew lists the metadata of a chunk that was never used: it is all zero.
-func (m *memory) anew(c *chunk) {
-	for i := len(c.items) - 1; i >= 0; i-- {
+func (m *memory) anew(c *chunks.Held) {
+	for i := len(c.Items) - 1; i >= 0; i-- {
 		m.pushSlot(slot{chunk: c, i: i, number: m.w.numberOf(c.Node, c.Index, i)})
 	}
 }
 
-// add notes that the worker has a chunk.
-func (m *memory) add(h *heap, a *chunks.Arena, got chunks.Chunk) *chunk {
-	c := &chunk{Chunk: got, a: a, items: make([]itemState, m.count(a, got.Entry.Class()))}
-	h.chunks = append(h.chunks, c)
-	m.held[a.Word(c.Node, c.Index)] = c
-	m.w.stats.Claims++
-	return c
-}
-
 // scan lists what is free in chunks of the worker's, and returns how much it
 // found. What is free stays so, since only the worker makes an object name it.
-func (m *memory) scan(some []*chunk) (found int, err error) {
+func (m *memory) scan(some []*chunks.Held) (found int, err error) {
 	for _, c := range some {
 		m.w.stats.Scans++
-		c.scanned = m.w.ep.Now()
+		c.Scanned = m.w.ep.Now()
 	}
-	if len(some) > 0 && some[0].a == &m.w.metas {
+	if len(some) > 0 && some[0].Arena == &m.w.metas {
 		return m.scanMetas(some)
 	}
 	err = m.freeBuffers(some, func(it item) {
@@ -239,17 +138,17 @@ func (m *memory) scan(some []*chunk) (found int, err error) {
 
 // place is an item of a chunk.
 type place struct {
-	chunk *chunk
+	chunk *chunks.Held
 	i     int
 }
 
 // freeBuffers calls f for the free buffers of chunks. It looks at those only of
 // which the worker knows no use.
-func (m *memory) freeBuffers(some []*chunk, f func(it item)) error {
+func (m *memory) freeBuffers(some []*chunks.Held, f func(it item)) error {
 	m.look = m.look[:0]
 	for _, c := range some {
-		for i, state := range c.items {
-			if state == itemUsed {
+		for i, state := range c.Items {
+			if state == chunks.Used {
 				m.look = append(m.look, place{c, i})
 			}
 		}
@@ -268,22 +167,22 @@ func (m *memory) freeBuffers(some []*chunk, f func(it item)) error {
 func (m *memory) freeAtOnce(look []place, f func(it item)) error {
 	w := m.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for _, p := range look {
 		c := p.chunk
-		b.Read(c.a.At(c.Node, c.Index).Add(uint64(p.i*w.bufferBytes(c.Entry.Class()))), HeaderBytes)
+		b.Read(c.Arena.At(c.Node, c.Index).Add(uint64(p.i*w.bufferBytes(c.Entry.Class()))), HeaderBytes)
 	}
-	if err := w.do(stepScanChunk, b); err != nil {
+	if err := w.trips.Do(stepScanChunk, b); err != nil {
 		return err
 	}
 	objects := w.ep.Batch()
-	defer w.drop(objects)
+	defer w.trips.Drop(objects)
 	for i := range look {
 		if r := Ref(b.Op(i).Word(2)); w.valid(r) {
 			objects.Read(w.Meta(r).Add(8), 8)
 		}
 	}
-	if err := w.do(stepScanObjects, objects); err != nil {
+	if err := w.trips.Do(stepScanObjects, objects); err != nil {
 		return err
 	}
 	asked := 0
@@ -306,13 +205,13 @@ func (m *memory) freeAtOnce(look []place, f func(it item)) error {
 
 // scanMetas lists free metadata of chunks. A lock that a dead client has left on
 // metadata without an object is released here: no other client meets it.
-func (m *memory) scanMetas(some []*chunk) (found int, err error) {
+func (m *memory) scanMetas(some []*chunks.Held) (found int, err error) {
 	b := m.w.ep.Batch()
-	defer m.w.drop(b)
+	defer m.w.trips.Drop(b)
 	for _, c := range some {
-		b.Read(c.a.At(c.Node, c.Index), metaChunk)
+		b.Read(c.Arena.At(c.Node, c.Index), metaChunk)
 	}
-	if err := m.w.do(stepScanChunk, b); err != nil {
+	if err := m.w.trips.Do(stepScanChunk, b); err != nil {
 		return 0, fmt.Errorf("scan metadata of node %d: %w", some[0].Node, err)
 	}
 	for k, c := range some {
@@ -325,11 +224,11 @@ func (m *memory) scanMetas(some []*chunk) (found int, err error) {
 }
 
 // freeMetas lists the free metadata of a chunk, from a READ of all of it.
-func (m *memory) freeMetas(c *chunk, read []byte) (found int, err error) {
+func (m *memory) freeMetas(c *chunks.Held, read []byte) (found int, err error) {
 	w := m.w
-	for i := range c.items {
+	for i := range c.Items {
 		seen := MetaOf(read[i*MetaBytes:])
-		if c.items[i] != itemUsed || !w.Absent(seen.Pointer) {
+		if c.Items[i] != chunks.Used || !w.Absent(seen.Pointer) {
 			continue
 		}
 		s := slot{chunk: c, i: i, number: w.numberOf(c.Node, c.Index, i), seen: seen}

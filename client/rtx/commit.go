@@ -133,7 +133,7 @@ func (tx *Tx) lockAll(lock Lock) error {
 	}
 	w.record.lock, w.record.entries = lock, w.record.entries[:0]
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for i := range tx.objects {
 		o := &tx.objects[i]
 		if o.change == unchanged {
@@ -157,7 +157,7 @@ func (tx *Tx) lockAll(lock Lock) error {
 		}
 		b.CompareSwap(o.at, uint64(expect), uint64(w.inPlaceOf(expect, lock)))
 	}
-	err := w.do(stepLock, b)
+	err := w.trips.Do(stepLock, b)
 	return tx.noteLocks(b, first, lock, err)
 }
 
@@ -203,47 +203,33 @@ func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 	return tx.err
 }
 
-// validate is step 2. All locks are held, so what is to be changed is as it was
-// seen, and no READ is needed for it. When it asks about an object that has
-// changed it begins anew: see lookAgain.
+// validate is step 2: it READs the metadata of what was read and is not changed,
+// and does the closure's checks. It posts nothing if there is neither. All locks
+// are held, so what is to be changed is as it was seen, and no READ is needed for
+// it.
 func (tx *Tx) validate() error {
-	for range mostAsked {
-		asked, err := tx.validateOnce()
-		if err != nil || !asked {
-			return err
-		}
-	}
-	return tx.fail(errConflict)
-}
-
-// validateOnce READs the metadata of what was read and is not changed, and does
-// the closure's checks. It posts nothing if there is neither.
-func (tx *Tx) validateOnce() (asked bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	tx.readAgain(b, (*object).stays)
-	own := b.Len()
 	for _, c := range tx.checks {
 		c.post(b)
 	}
 	if b.Len() == 0 && len(tx.checks) == 0 {
-		return false, nil
+		return nil
 	}
-	if err := w.do(stepValidate, b); err != nil {
-		return false, fmt.Errorf("validate: %w", err)
+	if err := w.trips.Do(stepValidate, b); err != nil {
+		return fmt.Errorf("validate: %w", err)
 	}
-	if own > 0 {
-		if asked, err = tx.judge(b, 0, (*object).stays); err != nil {
-			return false, err
-		}
+	if err := tx.judge(b, 0, (*object).stays); err != nil {
+		return err
 	}
 	for _, c := range tx.checks {
 		if !c.ok() {
-			return false, tx.fail(errConflict)
+			return tx.fail(errConflict)
 		}
 	}
-	return asked, nil
+	return nil
 }
 
 // mostDecide bounds the tries to change the own log's word. Another client may
@@ -255,7 +241,7 @@ const mostDecide = 8
 // transaction is pending.
 func (tx *Tx) decide(lock Lock) error {
 	err := tx.move(stepDecide, func(state) state { return makeState(phaseDoing, tx.sequence) })
-	if err != nil && tx.err == nil && tx.w.sent {
+	if err != nil && tx.err == nil && tx.w.trips.Sent {
 		return tx.w.uncertain(pending{sequence: tx.sequence}, err)
 	}
 	return err
@@ -290,9 +276,9 @@ func (tx *Tx) move(step rdma.Step, next func(state) state) error {
 		to := next(w.state)
 		b := w.ep.Batch()
 		cas := b.CompareSwap(w.log(w.id).Add(stateAt), uint64(w.state), uint64(to))
-		err := w.do(step, b)
+		err := w.trips.Do(step, b)
 		before, swapped := state(cas.Result), cas.Swapped()
-		w.drop(b)
+		w.trips.Drop(b)
 		switch {
 		case err != nil:
 			return err
@@ -314,12 +300,12 @@ func (tx *Tx) move(step rdma.Step, next func(state) state) error {
 // leaves DOING, which is pending.
 func (tx *Tx) finish(lock Lock) error {
 	w := tx.w
-	w.budget.Begin()
+	w.trips.Begin()
 	if err := w.swapPointers(w.record.entries); err != nil {
 		return err
 	}
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	for i := range tx.objects {
 		if o := &tx.objects[i]; o.lock != 0 {
 			b.CompareSwap(o.at, uint64(o.lock), uint64(o.lock.released()))
@@ -327,7 +313,7 @@ func (tx *Tx) finish(lock Lock) error {
 	}
 	done := makeState(phaseDone, tx.sequence)
 	cas := b.CompareSwap(w.log(w.id).Add(stateAt), uint64(w.state), uint64(done))
-	if err := w.doWhereLeft(stepUnlock, b); err != nil {
+	if err := w.trips.DoWhereLeft(stepUnlock, b, w.view); err != nil {
 		return fmt.Errorf("release locks: %w", err)
 	}
 	w.releaseWanted(b)
@@ -359,21 +345,21 @@ func (tx *Tx) commitAlone() error {
 	switch {
 	case !early:
 		if err := tx.yield(); err != nil {
-			w.drop(b)
+			w.trips.Drop(b)
 			return err
 		}
 		first := b.Len()
 		b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(w.inPlaceOf(o.seen.Lock, lock)))
-		err := w.do(stepLock, b)
+		err := w.trips.Do(stepLock, b)
 		err = tx.noteLocks(b, first, lock, err)
-		w.drop(b)
+		w.trips.Drop(b)
 		if err != nil {
 			return err
 		}
 		b = w.ep.Batch()
 	case b.Len() > 0 && (w.buffer(o.item.use).Node() != o.at.Node() || tx.validates()):
-		err := w.do(stepWriteData, b)
-		w.drop(b)
+		err := w.trips.Do(stepWriteData, b)
+		w.trips.Drop(b)
 		if err != nil {
 			return fmt.Errorf("write %v: %w", o.ref, err)
 		}
@@ -381,13 +367,13 @@ func (tx *Tx) commitAlone() error {
 		// The CAS follows the WRITE to the same node in one batch, so it executes
 		// behind it.
 	}
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	if err := tx.validate(); err != nil {
 		return err
 	}
 	cas := o.swapPointer(b)
-	if err := w.do(stepSwapPointer, b); err != nil {
-		if !w.sent {
+	if err := w.trips.Do(stepSwapPointer, b); err != nil {
+		if !w.trips.Sent {
 			return err
 		}
 		p := pending{alone: true, at: o.at, lock: o.lock, old: o.seen.Pointer, new: o.pointer()}

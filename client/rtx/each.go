@@ -65,7 +65,7 @@ func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool),
 		switch {
 		case err == nil && !more:
 			return nil
-		case w.budget.Over():
+		case w.trips.Over():
 			return errTime
 		}
 	}
@@ -76,7 +76,7 @@ func (w *Worker) Each(refs []Ref, guess func(r Ref) (Meta, bool),
 func (w *Worker) readEach(refs []Ref, take func(i int, m Meta, data []byte, there bool)) (more bool, blocked Ref,
 	err error) {
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	step := stepReadMeta
 	for i := range w.each {
 		e := &w.each[i]
@@ -89,7 +89,7 @@ func (w *Worker) readEach(refs []Ref, take func(i int, m Meta, data []byte, ther
 		}
 		e.meta = b.Read(w.Meta(refs[i]), MetaBytes)
 	}
-	if err := w.do(step, b); err != nil {
+	if err := w.trips.Do(step, b); err != nil {
 		return true, 0, err
 	}
 	for i := range w.each {

@@ -1,7 +1,6 @@
 package rtx
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -26,7 +25,7 @@ func (r *repairer) swapPointers(entries []entry) error {
 		for _, e := range entries {
 			b.CompareSwap(r.Meta(Ref(e.number)).Add(8), uint64(e.old), uint64(e.new))
 		}
-		err := r.doWhereLeft(stepSwapPointer, b)
+		err := r.trips.DoWhereLeft(stepSwapPointer, b, r.view)
 		stolen := false
 		for i := range entries {
 			op, old := b.Op(i), entries[i].old
@@ -35,7 +34,7 @@ func (r *repairer) swapPointers(entries []entry) error {
 				entries[i].old, stolen = now, true
 			}
 		}
-		r.drop(b)
+		r.trips.Drop(b)
 		if err != nil {
 			return fmt.Errorf("swap pointers: %w", err)
 		}
@@ -50,31 +49,13 @@ func (r *repairer) swapPointers(entries []entry) error {
 // already stays as it is.
 func (r *repairer) unlock() error {
 	b := r.ep.Batch()
-	defer r.drop(b)
+	defer r.trips.Drop(b)
 	lock := r.record.lock
 	for _, e := range r.record.entries {
 		b.CompareSwap(r.Meta(Ref(e.number)), uint64(lock), uint64(lock.released()))
 	}
-	if err := r.doWhereLeft(stepUnlock, b); err != nil {
+	if err := r.trips.DoWhereLeft(stepUnlock, b, r.view); err != nil {
 		return fmt.Errorf("release locks: %w", err)
-	}
-	return nil
-}
-
-// doWhereLeft is do for what is decided. Nodes that are gone for good, as the
-// pool's view says, need nothing done any more: their objects are lost. For other
-// nodes that are down the error remains, since they may come back with locks and
-// pointers.
-func (s *session) doWhereLeft(step rdma.Step, b *rdma.Batch) error {
-	err := s.do(step, b)
-	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || s.view.Join() != nil {
-		return err
-	}
-	for i := range b.Len() {
-		op := b.Op(i)
-		if n := op.Addr.Node(); op.Err != nil && (n >= len(s.view.Members) || !s.view.Members[n].Gone) {
-			return err
-		}
 	}
 	return nil
 }
@@ -93,7 +74,7 @@ func (r *repairer) done(c rdma.ClientID, sequence uint64, now state) error {
 		if now.over(sequence) {
 			return nil
 		}
-		before, ok, err := r.swap(stepUnlock, r.log(c).Add(stateAt), uint64(now), uint64(end))
+		before, ok, err := r.trips.Swap(stepUnlock, r.log(c).Add(stateAt), uint64(now), uint64(end))
 		if ok || err != nil {
 			return err
 		}
@@ -134,7 +115,7 @@ const (
 // transaction stays pending, and the error wraps client.ErrUncertain.
 func (w *Worker) uncertain(p pending, err error) error {
 	w.pending.Keep(p)
-	w.budget.Begin()
+	w.trips.Begin()
 	for failed := err; failed != nil && w.rejoin(failed); {
 		var known outcome
 		w.pending.Resolve(func(p *pending) bool {
@@ -205,13 +186,13 @@ func (w *Worker) resolve(p *pending) (outcome, error) {
 // unknown, and what it names is another transaction's.
 func (w *Worker) resolveAlone(p *pending) (outcome, error) {
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	op := b.Read(p.at, MetaBytes)
-	if err := w.do(stepResolve, b); err != nil {
+	if err := w.trips.Do(stepResolve, b); err != nil {
 		return unknown, err
 	}
 	now := MetaOf(op.Buf)
-	before, _, err := w.swap(stepUnlock, p.at, uint64(p.lock), uint64(p.lock.released()))
+	before, _, err := w.trips.Swap(stepUnlock, p.at, uint64(p.lock), uint64(p.lock.released()))
 	if err == nil && p.lock.became(Lock(before)) {
 		err = w.free(p.at, Lock(before))
 	}

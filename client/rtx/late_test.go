@@ -76,7 +76,7 @@ func TestDataElsewhere(t *testing.T) {
 		}
 		done = true
 	})
-	w.memory.heap(a.node(l), 0).empty = true // and no client has given a chunk back
+	w.memory.heap(a.node(l), 0).Empty = true // and no client has given a chunk back
 	torn := 0
 	enter(t, s, l, Options{}, "reader", func(w *Worker) {
 		for !done {
@@ -238,13 +238,13 @@ func TestUncertain(t *testing.T) {
 				step = stepDecide
 			}
 			h := &hooked{Endpoint: ep, before: map[rdma.Step]func(){}}
-			failing := fault.New(h, fault.Fault{Step: step, Err: rdma.ErrTimeout})
+			failing := &replaceable{fault.New(h, fault.Fault{Step: step, Err: rdma.ErrTimeout})}
 			w := open(t, failing, l, Options{Log: logged, Drift: long})
 			other := worker(t, f, l, Options{Drift: long})
 			must(t, set(other, "old", a))
 			r := newRaw(t, f, l)
 			if took { // it landed, and only the answer is lost
-				w.ep = &answerless{Endpoint: ep, step: step, err: rdma.ErrTimeout}
+				failing.Endpoint = &answerless{Endpoint: ep, step: step, err: rdma.ErrTimeout}
 			}
 			err = set(w, "new", a)
 			wantError(t, err, client.ErrUncertain)
@@ -277,11 +277,12 @@ func TestOutOfReach(t *testing.T) {
 			a, b := l.Root(0), l.Root(1)
 			ep, err := f.Open("worker")
 			must(t, err)
-			w := open(t, ep, l, Options{Drift: long})
+			failing := &replaceable{ep}
+			w := open(t, failing, l, Options{Drift: long})
 			must(t, set(w, "0", a, b))
 			must(t, w.settle())
-			if w.ep = fault.New(ep, fault.Fault{Step: step, Err: rdma.ErrNodeDown}); took {
-				w.ep = &answerless{Endpoint: ep, step: step, err: rdma.ErrNodeDown}
+			if failing.Endpoint = fault.New(ep, fault.Fault{Step: step, Err: rdma.ErrNodeDown}); took {
+				failing.Endpoint = &answerless{Endpoint: ep, step: step, err: rdma.ErrNodeDown}
 			}
 			ran, n := 0, byte('0')
 			err = w.Run(func(tx *Tx) error {

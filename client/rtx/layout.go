@@ -252,16 +252,6 @@ func (l *Layout) numberOf(n, chunk, i int) uint64 {
 	return uint64(l.Roots) + index*uint64(l.Nodes) + uint64(n) + 1
 }
 
-// Data returns the address of the data that a pointer names, and how many bytes
-// its buffer has for data. It returns false when the pointer names none. The
-// bytes belong to the object for as long as its metadata stays as it is.
-func (l *Layout) Data(p Pointer) (at rdma.Addr, room int, ok bool) {
-	if l.Absent(p) || p.class() >= len(l.Sizes) {
-		return 0, 0, false
-	}
-	return l.buffer(p).Add(HeaderBytes), l.Sizes[p.class()], true
-}
-
 // buffer returns the address of the buffer that a pointer names: that of its
 // header.
 func (l *Layout) buffer(p Pointer) rdma.Addr {

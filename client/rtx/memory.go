@@ -7,7 +7,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/chunks"
-	"github.com/farkv/farkv/node/rdma"
 )
 
 // Memory is handed out in chunks. The word of a chunk in the allocation table
@@ -23,42 +22,9 @@ import (
 // These lists are the paper's reclamation table. They are lost with their client
 // without harm, since a scan finds the same.
 
-// chunk is a chunk that the worker has: the word in the table names it, unless
-// gone.
-type chunk struct {
-	chunks.Chunk
-	a *chunks.Arena
-	// items has the state of each item, by its place in the chunk.
-	items []itemState
-	// listed counts the items that are in a list of the worker.
-	listed int
-	// kept counts those of the listed ones that no new object takes.
-	kept int
-	// taken counts the items that the running transaction has. A chunk is not
-	// given back while it has one.
-	taken int
-	// scanned is when the last scan of the chunk began.
-	scanned time.Duration
-	// gone: the chunk was given back. Lists may still name its items, and the
-	// worker must not use them.
-	gone bool
-}
-
-// itemState is what the worker knows of a buffer, or of an object's metadata.
-type itemState uint8
-
-const (
-	// itemUsed: an object may name it. Only a scan can tell.
-	itemUsed itemState = iota
-	// itemListed: it is free, and in a list of the worker.
-	itemListed
-	// itemTaken: the running transaction has it.
-	itemTaken
-)
-
 // item is a free buffer.
 type item struct {
-	chunk *chunk
+	chunk *chunks.Held
 	i     int
 	// use is the pointer that will name the next use of the buffer. Its tag is
 	// one above that of the last use.
@@ -69,7 +35,7 @@ type item struct {
 
 // slot is metadata without an object.
 type slot struct {
-	chunk *chunk
+	chunk *chunks.Held
 	i     int
 	// number is that of the metadata: the lower part of a Ref.
 	number uint64
@@ -83,13 +49,7 @@ type slot struct {
 
 // heap is what a worker has on one node, either buffers of one size or metadata.
 type heap struct {
-	chunks []*chunk
-	// next is the index in chunks of the chunk that was scanned last.
-	next int
-	// empty: the node has no chunk left that was never used, apart from those
-	// that are spared.
-	empty bool
-
+	chunks.Heap
 	// fresh has buffers that were never used. They need no quarantine.
 	fresh []item
 	// aged has buffers in the order in which their quarantine ends. Those before
@@ -106,16 +66,14 @@ type heap struct {
 // memory is what a worker has of the pool's memory, and knows about it.
 type memory struct {
 	w *Worker
-	// table claims and frees chunks.
-	table chunks.Client
+	// table claims and frees chunks, and has those that the worker has.
+	table chunks.Holdings
 	// turn is the node of the next new object, modulo the number of nodes.
 	turn int
 	// heaps has those of buffers, by node and class.
 	heaps []heap
 	// metas has those of metadata, by node.
 	metas []heap
-	// held finds a chunk by the address of its word in the table.
-	held map[rdma.Addr]*chunk
 	// grows: what is taken now is for a new object. So chunks that are spared are
 	// left alone.
 	grows bool
@@ -129,14 +87,6 @@ type memory struct {
 }
 
 const (
-	// keepChunks is how many chunks of a size a client keeps on a node though it
-	// uses little of them.
-	keepChunks = 4
-	// enough: a scan has found enough when it has found one in so many items of a
-	// chunk. Else the worker looks for another chunk.
-	enough = 8
-	// claimAtOnce bounds the chunks that are claimed in a trip.
-	claimAtOnce = 8
 	// mostLooks is how often a worker looks everywhere for an item.
 	mostLooks = 3
 	// mostNaps bounds the sleeps for one buffer: the clock may run slow.
@@ -149,12 +99,15 @@ const (
 // are.
 func (m *memory) open(w *Worker) {
 	*m = memory{
-		w: w, turn: int(w.id), held: map[rdma.Addr]*chunk{}, full: make([]time.Duration, len(w.Sizes)+1),
+		w: w, turn: int(w.id), full: make([]time.Duration, len(w.Sizes)+1),
 		heaps: make([]heap, w.Nodes*len(w.Sizes)), metas: make([]heap, w.Nodes),
-		table: chunks.Client{
-			Endpoint: w.ep, ID: w.id, Do: w.do, Drop: w.drop,
+	}
+	m.table = chunks.Holdings{
+		Client: chunks.Client{
+			Endpoint: w.ep, ID: w.id, Do: w.trips.Do, Drop: w.trips.Drop,
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
+		Clients: w.Clients, Claims: &w.stats.Claims, Count: m.count, Scan: m.scan,
 	}
 }
 
@@ -278,12 +231,12 @@ func (m *memory) resting(it item) bool {
 func (m *memory) pop(h *heap) (item, bool) {
 	for h.first < len(h.aged) {
 		it := h.aged[h.first]
-		if !it.chunk.gone && m.resting(it) {
+		if !it.chunk.Gone && m.resting(it) {
 			break
 		}
 		h.aged[h.first] = item{}
 		h.first++
-		if !it.chunk.gone {
+		if !it.chunk.Gone {
 			return it.taken(), true
 		}
 	}
@@ -293,7 +246,7 @@ func (m *memory) pop(h *heap) (item, bool) {
 	for len(h.fresh) > 0 {
 		it := h.fresh[len(h.fresh)-1]
 		h.fresh = h.fresh[:len(h.fresh)-1]
-		if !it.chunk.gone {
+		if !it.chunk.Gone {
 			return it.taken(), true
 		}
 	}
@@ -305,11 +258,11 @@ func (m *memory) pop(h *heap) (item, bool) {
 
 // popKept takes a buffer that is kept for objects that are replaced.
 func (m *memory) popKept(h *heap) (item, bool) {
-	h.kept = slices.DeleteFunc(h.kept, func(it item) bool { return it.chunk.gone })
+	h.kept = slices.DeleteFunc(h.kept, func(it item) bool { return it.chunk.Gone })
 	for i, it := range h.kept {
 		if !m.resting(it) {
 			h.kept = slices.Delete(h.kept, i, i+1)
-			it.chunk.kept--
+			it.chunk.Kept--
 			return it.taken(), true
 		}
 	}
@@ -318,9 +271,7 @@ func (m *memory) popKept(h *heap) (item, bool) {
 
 // taken notes that the running transaction has the buffer.
 func (it item) taken() item {
-	it.chunk.listed--
-	it.chunk.taken++
-	it.chunk.items[it.i] = itemTaken
+	it.chunk.Take(it.i)
 	return it
 }
 
@@ -334,7 +285,7 @@ func (m *memory) spared(a *chunks.Arena, index int) bool {
 // of the list are dropped when they are more than half of it.
 func (m *memory) push(it item) {
 	h := m.heap(it.chunk.Node, it.use.class())
-	if m.spared(it.chunk.a, it.chunk.Index) {
+	if m.spared(it.chunk.Arena, it.chunk.Index) {
 		it.ready = m.w.ep.Now() + m.w.opt.Quarantine
 		h.keep(it)
 		return
@@ -343,16 +294,14 @@ func (m *memory) push(it item) {
 		h.aged, h.first = h.aged[:copy(h.aged, h.aged[h.first:])], 0
 	}
 	it.ready = m.w.ep.Now() + m.w.opt.Quarantine
-	it.chunk.items[it.i] = itemListed
-	it.chunk.listed++
+	it.chunk.List(it.i)
 	h.aged = append(h.aged, it)
 }
 
 // keep lists a buffer that no new object takes.
 func (h *heap) keep(it item) {
-	it.chunk.items[it.i] = itemListed
-	it.chunk.listed++
-	it.chunk.kept++
+	it.chunk.List(it.i)
+	it.chunk.Kept++
 	h.kept = append(h.kept, it)
 }
 
@@ -360,9 +309,8 @@ func (h *heap) keep(it item) {
 // was not installed may bear the pointer of this use already, so its next use
 // gets another tag.
 func (m *memory) used(it item, installed bool) {
-	it.chunk.taken--
-	it.chunk.items[it.i] = itemUsed
-	if !installed && !it.chunk.gone {
+	it.chunk.Release(it.i)
+	if !installed && !it.chunk.Gone {
 		it.use = m.nextUse(it.use)
 		m.push(it)
 	}
@@ -372,8 +320,7 @@ func (m *memory) used(it item, installed bool) {
 // client's, that client finds the buffer by a scan.
 func (m *memory) replaced(p Pointer) {
 	n, index, i := m.w.chunkOf(p)
-	c := m.held[m.w.data.Word(n, index)]
-	if c != nil && c.items[i] == itemUsed {
+	if c := m.table.Held(&m.w.data, n, index); c != nil && c.Items[i] == chunks.Used {
 		m.push(item{chunk: c, i: i, use: m.nextUse(p)})
 	}
 }
@@ -446,10 +393,8 @@ func (h *heap) popSlot() (slot, bool) {
 	for len(h.slots) > 0 {
 		s := h.slots[len(h.slots)-1]
 		h.slots = h.slots[:len(h.slots)-1]
-		if !s.chunk.gone {
-			s.chunk.listed--
-			s.chunk.taken++
-			s.chunk.items[s.i] = itemTaken
+		if !s.chunk.Gone {
+			s.chunk.Take(s.i)
 			return s, true
 		}
 	}
@@ -459,17 +404,15 @@ func (h *heap) popSlot() (slot, bool) {
 // usedSlot notes what became of metadata that a transaction had taken. Metadata
 // that is not as it was seen waits for a scan.
 func (m *memory) usedSlot(s slot, created bool) {
-	s.chunk.taken--
-	s.chunk.items[s.i] = itemUsed
-	if !created && !s.stale && !s.chunk.gone {
+	s.chunk.Release(s.i)
+	if !created && !s.stale && !s.chunk.Gone {
 		m.pushSlot(s)
 	}
 }
 
 // pushSlot lists free metadata.
 func (m *memory) pushSlot(s slot) {
-	s.chunk.items[s.i] = itemListed
-	s.chunk.listed++
+	s.chunk.List(s.i)
 	h := &m.metas[s.chunk.Node]
 	h.slots = append(h.slots, s)
 }

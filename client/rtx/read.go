@@ -54,7 +54,7 @@ func (tx *Tx) load(r Ref, change bool) (*object, error) {
 			at := tx.w.buffer(o.seen.Pointer)
 			return nil, tx.forget(r, fmt.Errorf("%v at %v has no data at %v: %w", r, o.at, at, client.ErrDamaged))
 		}
-		if tx.w.budget.Over() {
+		if tx.w.trips.Over() {
 			return nil, tx.forget(r, errTime)
 		}
 	}
@@ -76,10 +76,10 @@ func (tx *Tx) readMeta(o *object, lock bool) (err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	op := b.Read(o.at, MetaBytes)
-	if err = w.do(stepReadMeta, b); err == nil {
+	if err = w.trips.Do(stepReadMeta, b); err == nil {
 		o.seen = MetaOf(op.Buf)
 	}
-	w.drop(b)
+	w.trips.Drop(b)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read %v: %w", o.ref, err)
@@ -103,7 +103,7 @@ func (tx *Tx) readMeta(o *object, lock bool) (err error) {
 func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	there := !w.Absent(o.seen.Pointer)
 	var data *rdma.Op
 	if there {
@@ -113,17 +113,11 @@ func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	first := b.Len()
 	others := func(other *object) bool { return other != o && other.met() }
 	tx.readAgain(b, others)
-	if err := w.do(stepReadData, b); err != nil {
+	if err := w.trips.Do(stepReadData, b); err != nil {
 		return false, false, fmt.Errorf("read %v: %w", o.ref, err)
 	}
-	asked, err := tx.judge(b, first, others)
-	if err != nil {
+	if err := tx.judge(b, first, others); err != nil {
 		return false, false, err
-	}
-	// The object was read before some of the others were as they are now: see
-	// lookAgain.
-	if asked {
-		return true, true, nil
 	}
 	if now := MetaOf(meta.Buf); now != o.seen {
 		o.seen = now
@@ -178,10 +172,8 @@ func (o *object) expected() Meta {
 }
 
 // judge compares what readAgain has read, from op first on, with what was
-// expected. A change ends the attempt, unless the closure accepts the object as
-// it is now; then judge returns asked, and the caller has to look at all objects
-// once more.
-func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bool, err error) {
+// expected. A change ends the attempt.
+func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) error {
 	for i := range tx.objects {
 		o := &tx.objects[i]
 		if !of(o) {
@@ -193,67 +185,10 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bo
 			// The lock is wanted now, and still the transaction's.
 			now.Lock = o.lock
 		}
-		if now == o.expected() {
-			continue
-		}
-		if now.Lock.Held() || o.lock != 0 || o.same == nil || o.change != unchanged {
-			return false, tx.conflict(o, now.Lock.Held() && o.lock == 0)
-		}
-		if err := tx.askAgain(o, now); err != nil {
-			return false, err
-		}
-		asked = true
-	}
-	return asked, nil
-}
-
-// mostAsked bounds how often a validation begins anew because of objects that may
-// change.
-const mostAsked = 8
-
-// lookAgain looks at objects until none has changed since the last look. When the
-// closure was asked about an object, that object may have become what it is only
-// after the look at another one, which the same transaction changed right before.
-// Then there was no moment at which both were as they were seen.
-func (tx *Tx) lookAgain(of func(o *object) bool) error {
-	for range mostAsked {
-		b := tx.w.ep.Batch()
-		tx.readAgain(b, of)
-		asked, err := false, tx.w.do(stepValidate, b)
-		if err == nil {
-			asked, err = tx.judge(b, 0, of)
-		}
-		tx.w.drop(b)
-		if err != nil || !asked {
-			return err
+		if now != o.expected() {
+			return tx.conflict(o, now.Lock.Held() && o.lock == 0)
 		}
 	}
-	return tx.fail(errConflict)
-}
-
-// askAgain reads an object that has changed, and asks the closure (OPT2). The
-// object then counts as seen now, for later validations. Its data stays what the
-// closure has read.
-func (tx *Tx) askAgain(o *object, now Meta) error {
-	w := tx.w
-	if w.Absent(now.Pointer) {
-		if !o.same(nil) {
-			return tx.conflict(o, false)
-		}
-		o.seen, o.there = now, false
-		return nil
-	}
-	b := w.ep.Batch()
-	defer w.drop(b)
-	data, meta := b.Read(w.buffer(now.Pointer), w.bufferBytes(now.Pointer.class())), b.Read(o.at, MetaBytes)
-	if err := w.do(stepReadData, b); err != nil {
-		return fmt.Errorf("read %v again: %w", o.ref, err)
-	}
-	r, bytes, ok := tx.w.Decode(data.Buf, now.Pointer)
-	if !ok || MetaOf(meta.Buf) != now || r != o.ref || !o.same(bytes) {
-		return tx.conflict(o, false)
-	}
-	o.seen = now
 	return nil
 }
 
@@ -337,7 +272,7 @@ func (tx *Tx) lockSeen(o *object) error {
 func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	lock := w.inPlaceOf(o.seen.Lock, w.lock(w.id, tx.sequence, true, tx.code(0)))
 	cas := b.CompareSwap(o.at, uint64(o.seen.Lock), uint64(lock))
 	var data, pointer *rdma.Op
@@ -350,7 +285,7 @@ func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	own := b.Len()
 	others := func(other *object) bool { return other != o && other.met() }
 	tx.readAgain(b, others)
-	if err := w.do(stepLockEarly, b); err != nil {
+	if err := w.trips.Do(stepLockEarly, b); err != nil {
 		tx.unsure(o, lock, cas, b)
 		return false, fmt.Errorf("lock %v: %w", o.ref, err)
 	}
@@ -364,11 +299,7 @@ func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	}
 	o.lock = lock
 	tx.held++
-	asked, err := tx.judge(b, own, others)
-	if err == nil && asked {
-		err = tx.lookAgain(others)
-	}
-	if err != nil {
+	if err := tx.judge(b, own, others); err != nil {
 		return true, err
 	}
 	// It may also be that the lock is suspected, and the pointer was stolen.

@@ -62,7 +62,7 @@ type holding struct {
 // The log's word is changed before the chunks are given back. So no repair
 // installs a buffer of the client any more when another client takes the chunks.
 func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
-	w.budget.Begin()
+	w.trips.Begin()
 	if c == 0 || int(c) > w.Clients {
 		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
 	}
@@ -116,7 +116,7 @@ func (w *Worker) endAll(c rdma.ClientID, e clientState) (bool, error) {
 		return true, nil
 	}
 	end := makeState(phaseDone, max(e.used, e.state.sequence()))
-	_, ok, err := w.swap(stepRecover, w.log(c).Add(stateAt), uint64(e.state), uint64(end))
+	_, ok, err := w.trips.Swap(stepRecover, w.log(c).Add(stateAt), uint64(e.state), uint64(end))
 	return ok, err
 }
 

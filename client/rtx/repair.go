@@ -61,7 +61,7 @@ func (v *watch) moved(p Pointer) bool {
 // a sixteenth of Drift, which does not delay a repair by much.
 func waits(w *Worker) kit.Retry {
 	most := w.opt.Drift / 16
-	return kit.Retry{Env: w.ep, Pause: kit.Doubling(min(time.Microsecond, most), most), Over: w.budget.Over}
+	return kit.Retry{Env: w.ep, Pause: kit.Doubling(min(time.Microsecond, most), most), Over: w.trips.Over}
 }
 
 // Await returns when an object is not locked. It repairs what a suspected client
@@ -125,7 +125,7 @@ func (w *Worker) await(r Ref, lock bool) (m Meta, err error) {
 			if err := w.repair(at, m, s); err != nil {
 				return m, fmt.Errorf("repair %v: %w", r, err)
 			}
-			if w.budget.Over() {
+			if w.trips.Over() {
 				return m, errTime
 			}
 			continue
@@ -158,12 +158,12 @@ type repairer struct {
 // client.
 func (r *repairer) look(at rdma.Addr, c rdma.ClientID) (m Meta, s state, err error) {
 	b := r.ep.Batch()
-	defer r.drop(b)
+	defer r.trips.Drop(b)
 	meta := b.Read(at, MetaBytes)
 	if c != 0 {
 		b.Read(r.log(c).Add(stateAt), 8)
 	}
-	if err := r.do(stepAwait, b); err != nil {
+	if err := r.trips.Do(stepAwait, b); err != nil {
 		return m, s, err
 	}
 	if c != 0 {
@@ -185,7 +185,7 @@ func (w *Worker) freeOwn(at rdma.Addr, k Lock) error {
 // free releases a lock of a transaction that is over. If another client was
 // faster, nothing changes.
 func (r *repairer) free(at rdma.Addr, k Lock) error {
-	_, ok, err := r.swap(stepFreeLock, at, uint64(k), uint64(k.released()))
+	_, ok, err := r.trips.Swap(stepFreeLock, at, uint64(k), uint64(k.released()))
 	if ok {
 		r.stats.Freed++
 	}
@@ -215,7 +215,7 @@ func (r *repairer) repair(at rdma.Addr, m Meta, s state) error {
 				client.ErrDamaged)
 		}
 		aborted := makeState(phaseAbort, sequence)
-		_, ok, err := r.swap(stepAbort, r.log(c).Add(stateAt), uint64(s), uint64(aborted))
+		_, ok, err := r.trips.Swap(stepAbort, r.log(c).Add(stateAt), uint64(s), uint64(aborted))
 		// The holder goes on, or another client has aborted it: look again.
 		if err != nil || !ok {
 			return err
@@ -247,7 +247,7 @@ func (r *repairer) steal(at rdma.Addr, m Meta) error {
 		r.ep.Sleep(r.opt.Drift / 16)
 		return nil
 	}
-	_, ok, err := r.swap(stepSteal, at.Add(8), uint64(m.Pointer), uint64(p))
+	_, ok, err := r.trips.Swap(stepSteal, at.Add(8), uint64(m.Pointer), uint64(p))
 	// The pointer has moved: look again.
 	if err != nil || !ok {
 		return err
@@ -264,7 +264,7 @@ func (r *repairer) takeOver(c rdma.ClientID, s state) (bool, error) {
 	if err != nil || !whole {
 		return false, err
 	}
-	_, first, err := r.swap(stepTakeOver, r.log(c).Add(stateAt), uint64(s), uint64(s.takenOver()))
+	_, first, err := r.trips.Swap(stepTakeOver, r.log(c).Add(stateAt), uint64(s), uint64(s.takenOver()))
 	if err != nil || !first {
 		return false, err
 	}
@@ -278,9 +278,9 @@ func (r *repairer) takeOver(c rdma.ClientID, s state) (bool, error) {
 // state's transaction.
 func (r *repairer) readLog(c rdma.ClientID, s state) (whole bool, err error) {
 	b := r.ep.Batch()
-	defer r.drop(b)
+	defer r.trips.Drop(b)
 	op := r.readRecord(b, c)
-	if err := r.do(stepReadLog, b); err != nil {
+	if err := r.trips.Do(stepReadLog, b); err != nil {
 		return false, fmt.Errorf("read the log of client %d: %w", c, err)
 	}
 	whole = r.record.decode(op.Buf)

@@ -60,7 +60,7 @@ func (m *memory) reshape(class int, left chunks.Chunk) (bool, error) {
 		return false, err
 	}
 	mine := got[0]
-	c := &chunk{Chunk: mine, a: a, items: make([]itemState, m.count(a, mine.Entry.Class()))}
+	c := &chunks.Held{Chunk: mine, Arena: a, Items: make([]chunks.State, m.count(a, mine.Entry.Class()))}
 	tag, empty, err := m.latest(c)
 	if err != nil {
 		return false, err
@@ -72,29 +72,29 @@ func (m *memory) reshape(class int, left chunks.Chunk) (bool, error) {
 		return false, err
 	}
 	word, of := a.Word(mine.Node, mine.Index), mine.Entry.Next(w.id, class)
-	_, ok, err := w.swap(stepClaimChunk, word, uint64(mine.Entry), uint64(of))
+	_, ok, err := w.trips.Swap(stepClaimChunk, word, uint64(mine.Entry), uint64(of))
 	if err != nil || !ok {
 		return false, err
 	}
 	h := m.heap(mine.Node, class)
 	mine.Entry = of
-	_, err = m.scan([]*chunk{m.add(h, a, mine)})
+	_, err = m.scan([]*chunks.Held{m.table.Add(&h.Heap, a, mine)})
 	return true, err
 }
 
 // latest returns the latest tag of a chunk's buffers, and whether all of them are
 // free.
-func (m *memory) latest(c *chunk) (tag uint64, empty bool, err error) {
+func (m *memory) latest(c *chunks.Held) (tag uint64, empty bool, err error) {
 	free := 0
-	err = m.freeBuffers([]*chunk{c}, func(it item) {
+	err = m.freeBuffers([]*chunks.Held{c}, func(it item) {
 		tag = max(tag, m.w.tag(it.use))
 		free++
 	})
-	return tag, free == len(c.items), err
+	return tag, free == len(c.Items), err
 }
 
 // stamp writes headers of buffers of a class that name no object.
-func (m *memory) stamp(c *chunk, class int, tag uint64) error {
+func (m *memory) stamp(c *chunks.Held, class int, tag uint64) error {
 	w := m.w
 	for from := 0; from < w.buffers(class); from += scanAtOnce {
 		b := w.ep.Batch()
@@ -104,8 +104,8 @@ func (m *memory) stamp(c *chunk, class int, tag uint64) error {
 			w.encodeBuffer(p, use, 0, nil)
 			b.Write(w.buffer(use), p)
 		}
-		err := w.do(stepReshapeChunk, b)
-		w.drop(b)
+		err := w.trips.Do(stepReshapeChunk, b)
+		w.trips.Drop(b)
 		if err != nil {
 			return fmt.Errorf("reshape chunk %d of node %d: %w", c.Index, c.Node, err)
 		}

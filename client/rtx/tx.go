@@ -62,10 +62,7 @@ type object struct {
 	created bool
 	// relaxed: the object is not validated (OPT2).
 	relaxed bool
-	// same is asked when the object has changed (OPT2); nil: any change ends the
-	// attempt.
-	same   func(now []byte) bool
-	change change
+	change  change
 	// lock is the word that the transaction has put there, and holds; 0: none. It
 	// may also be a lock of which the CAS has an unknown outcome: see unsure.
 	lock Lock
@@ -128,7 +125,7 @@ var errConflict = errors.New("transaction has to be run again")
 func conflicts(w *Worker) kit.Retry {
 	own := time.Duration(w.id%8) * time.Microsecond
 	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
-	return kit.Retry{Env: w.ep, Pause: kit.Unless(w.late, pause), Over: w.budget.Over}
+	return kit.Retry{Env: w.ep, Pause: kit.Unless(w.late, pause), Over: w.trips.Over}
 }
 
 // Run runs a transaction. What f reads existed at one moment, at which everything
@@ -288,19 +285,6 @@ func (w *Worker) Seen(r Ref) (m Meta, ok bool) {
 		return w.tx.objects[i].seen, true
 	}
 	return Meta{}, false
-}
-
-// ReadIf is Read of an object that may change before the transaction commits
-// (OPT2). When it has changed, same is called with its data as it is now; nil: it
-// was freed. same reports whether what f did is still right. It is called while
-// the transaction goes on, and must not use the Tx. It is not called for an
-// object that f changes, too.
-func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
-	data, err := tx.Read(r)
-	if err == nil {
-		tx.objects[tx.index[r]].same = same
-	}
-	return data, err
 }
 
 // Relax leaves an object out of the validation (OPT2). f has used the object to

@@ -23,12 +23,12 @@ import (
 // While no client is late nothing is posted for the bit.
 
 // late reports whether a transaction has waited for long: see Options.Late.
-func (s *session) late() bool { return s.budget.Left() < s.opt.Timeout-s.opt.Late }
+func (s *session) late() bool { return s.trips.Left() < s.opt.Timeout-s.opt.Late }
 
 // want makes a lock wanted that another client holds. If the holder releases it
 // meanwhile, nothing changes.
 func (r *repairer) want(at rdma.Addr, k Lock) error {
-	_, ok, err := r.swap(stepAwait, at, uint64(k), uint64(k|lockWanted))
+	_, ok, err := r.trips.Swap(stepAwait, at, uint64(k), uint64(k|lockWanted))
 	if ok {
 		r.stats.Wanted++
 	}
@@ -84,14 +84,14 @@ func (tx *Tx) yield() error {
 func (tx *Tx) lockWanted(lock Lock) error {
 	w := tx.w
 	b := w.ep.Batch()
-	defer w.drop(b)
+	defer w.trips.Drop(b)
 	early := func(o *object) bool { return o.change != unchanged && o.lock.Alone() }
 	for i := range tx.objects {
 		if o := &tx.objects[i]; early(o) {
 			b.CompareSwap(o.at, uint64(o.lock), uint64(lock|o.lock&lockWanted))
 		}
 	}
-	err := w.do(stepLock, b)
+	err := w.trips.Do(stepLock, b)
 	at := 0
 	for i := range tx.objects {
 		o := &tx.objects[i]
@@ -137,5 +137,5 @@ func (w *Worker) releaseWanted(was *rdma.Batch) {
 		b.Release()
 		return
 	}
-	w.inFlight = append(w.inFlight, b)
+	w.trips.InFlight = append(w.trips.InFlight, b)
 }

@@ -112,15 +112,9 @@ type session struct {
 	id  rdma.ClientID
 	// view follows the pool's membership.
 	view *kit.Member
-	// budget is the time of a transaction.
-	budget kit.Budget
-	// sent: the last batch was posted. If the wait for it failed, its verbs may
-	// still take effect.
-	sent bool
-	// inFlight are batches that a wait gave up. Until they are complete their verbs
-	// may land at any time, and their buffers are in use.
-	inFlight []*rdma.Batch
-	stats    Stats
+	// trips have the time of a transaction.
+	trips kit.Trips
+	stats Stats
 }
 
 // tagLife is the time after which a tag of a buffer comes back at the earliest,
@@ -145,7 +139,8 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if o.Late <= 0 {
 		o.Late = o.Timeout / 8
 	}
-	s := &session{Layout: l, ep: ep, opt: o, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout)}
+	s := &session{Layout: l, ep: ep, opt: o, id: ep.Client()}
+	s.trips = kit.NewTrips(ep, kit.NewBudget(ep, o.Timeout, 0), errTime)
 	w := &Worker{session: s, repairer: &repairer{session: s}}
 	if w.id == 0 || int(w.id) > l.Clients {
 		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
@@ -153,7 +148,7 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	w.conflicts, w.waits = conflicts(w), waits(w)
 	w.tx.w = w
 	w.memory.open(w)
-	w.budget.Begin()
+	w.trips.Begin()
 	var err error
 	if w.view, err = kit.Join(ep); err != nil {
 		return nil, err
@@ -176,7 +171,7 @@ const sequencesAhead = 1 << 12
 
 // ceiling is the durable number above all sequences of a client, in its log.
 func (s *session) ceiling(c rdma.ClientID) kit.Ceiling {
-	return &kit.Everywhere{At: []rdma.Addr{s.log(c).Add(ceilingAt)}, Batch: s.ep.Batch, Do: s.do}
+	return &kit.Everywhere{At: []rdma.Addr{s.log(c).Add(ceilingAt)}, Batch: s.ep.Batch, Do: s.trips.Do}
 }
 
 // Stats returns the counters.
@@ -185,7 +180,7 @@ func (w *Worker) Stats() Stats { return w.stats }
 // Close gives back what the worker holds in the pool. The endpoint stays open. If
 // Close fails the client is to be recovered.
 func (w *Worker) Close() error {
-	w.budget.Begin()
+	w.trips.Begin()
 	err := w.leave()
 	for err != nil && w.rejoin(err) {
 		err = w.leave()
@@ -218,75 +213,38 @@ func (w *Worker) leave() error {
 // next Span. So an operation of an index that takes several transactions takes no
 // longer than one of them would. Without Span each transaction has its own time.
 func (w *Worker) Span() {
-	w.budget.Begin()
+	w.trips.Begin()
 	w.shared = true
 }
 
 // Over reports whether the time of a Span is over.
-func (w *Worker) Over() bool { return w.budget.Over() }
+func (w *Worker) Over() bool { return w.trips.Over() }
 
 // begin begins the span of a transaction, unless Span has begun one.
 func (w *Worker) begin() {
 	w.reap()
 	if !w.shared {
-		w.budget.Begin()
+		w.trips.Begin()
 	}
 }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("transaction %w", rdma.ErrTimeout)
 
-// do posts a batch as a step of the protocol, and waits for all of it as long as
-// there is time. With no time left it posts nothing. Afterwards w.sent reports
-// whether the batch was posted. An error of one verb is the batch's error. The
-// batch stays the caller's, which hands it to drop.
-func (s *session) do(step rdma.Step, b *rdma.Batch) error {
-	s.sent = false
-	left := s.budget.Left()
-	if left == 0 {
-		return errTime
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	if err := s.ep.Post(b.As(step)); err != nil {
-		return err
-	}
-	s.sent = true
-	if err := s.ep.Wait(b, rdma.All, left); err != nil {
-		return err
-	}
-	return b.Err()
-}
-
-// drop releases a batch, or keeps it until nothing of it is in flight. The caller
-// must not use the batch or its buffers any more.
-func (s *session) drop(b *rdma.Batch) {
-	if b.Finished() {
-		b.Release()
-		return
-	}
-	s.inFlight = append(s.inFlight, b)
-}
-
 // land waits for all verbs that are in flight. Until they have landed the client
 // must not do what they could undo. Releases come first, since they may leave
 // other batches in flight.
 func (w *Worker) land() error {
-	for _, list := range []*[]*rdma.Batch{&w.releases, &w.inFlight} { // what the first leave is in the second
-		for n := len(*list) - 1; n >= 0; n-- {
-			b := (*list)[n]
-			if err := w.ep.Wait(b, rdma.All, max(w.budget.Left(), 1)); err != nil && !b.Finished() {
-				return err
-			}
-			*list = (*list)[:n]
-			if list == &w.releases {
-				w.releaseWanted(b)
-			}
-			b.Release()
+	for n := len(w.releases) - 1; n >= 0; n-- {
+		b := w.releases[n]
+		if err := w.trips.Finish(b); err != nil {
+			return err
 		}
+		w.releases = w.releases[:n]
+		w.releaseWanted(b)
+		b.Release()
 	}
-	return nil
+	return w.trips.Land(nil)
 }
 
 // mostReleases bounds the batches of releases that are in flight.
@@ -296,7 +254,7 @@ const mostReleases = 16
 // have left. It does not wait for releases of their locks. These may land at any
 // time, since each expects a word that no other lock has.
 func (w *Worker) resume() error {
-	if len(w.inFlight) > 0 || len(w.pending) > 0 || len(w.releases) > mostReleases {
+	if len(w.trips.InFlight) > 0 || len(w.pending) > 0 || len(w.releases) > mostReleases {
 		return w.settle()
 	}
 	return nil
@@ -318,28 +276,15 @@ func (w *Worker) reap() {
 
 // rejoin reports whether it is useful to go on after an error: see
 // kit.Member.Rejoin.
-func (s *session) rejoin(err error) bool { return s.view.Rejoin(err, s.budget.Left(), s.opt.Timeout) }
+func (s *session) rejoin(err error) bool { return s.view.Rejoin(err, s.trips.Left(), s.opt.Timeout) }
 
 // readState reads the word of a client's log.
 func (s *session) readState(c rdma.ClientID) (state, error) {
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	op := b.Read(s.log(c).Add(stateAt), 8)
-	if err := s.do(stepReadLog, b); err != nil {
+	if err := s.trips.Do(stepReadLog, b); err != nil {
 		return 0, fmt.Errorf("read the log of client %d: %w", c, err)
 	}
 	return state(op.Word(0)), nil
-}
-
-// swap is a CAS of one word, in a batch of its own. It returns the word before,
-// and whether it was swapped. After an error the CAS may take effect yet; callers
-// only use it where that does no harm.
-func (s *session) swap(step rdma.Step, at rdma.Addr, old, new uint64) (before uint64, ok bool, err error) {
-	b := s.ep.Batch()
-	defer s.drop(b)
-	op := b.CompareSwap(at, old, new)
-	if err := s.do(step, b); err != nil {
-		return 0, false, err
-	}
-	return op.Result, op.Swapped(), nil
 }

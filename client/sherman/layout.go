@@ -320,11 +320,7 @@ func Make(f rdma.Fabric, format string, p Params) (err error) {
 // readLayout reads a pool's header. It returns the layout, and the view that the
 // endpoint has joined.
 func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
-	v, err := kit.Join(ep)
-	if err != nil {
-		return nil, nil, err
-	}
-	h, err := node.ReadHeader(ep, len(v.Members))
+	h, v, err := kit.ReadHeader(ep)
 	if err != nil {
 		return nil, nil, err
 	}

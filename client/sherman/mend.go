@@ -53,10 +53,5 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 		return 0, err
 	}
 	defer ep.Close()
-	for n, member := range v.Members {
-		if dead(n) || member.Gone {
-			return -1, nil
-		}
-	}
-	return 0, nil
+	return client.OneCopy(&v.View, dead), nil
 }

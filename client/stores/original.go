@@ -132,14 +132,7 @@ func originalPool(p Params) (params original.Params, memory uint64, err error) {
 
 // sizeOriginal fills in what p leaves open. There is one copy of everything.
 func sizeOriginal(p Params) Params {
-	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
-	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
-	p.PairBytes = cmp.Or(p.Own.Int(valueBytes), p.PairBytes, slotBytes) // as long as values may be, keys do not count
-	p.defaults()
-	if _, need, err := originalPool(p); err == nil {
-		p.Memory = max(p.Memory, need)
-	}
-	return p
+	return sizeBy(originalPool, p, cmp.Or(p.Own.Int(valueBytes), p.PairBytes)) // as long as values may be, keys do not count
 }
 
 // limitsOfOriginal reads what a pool takes from the parameters in its header.

@@ -1,7 +1,6 @@
 package stores
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -83,14 +82,8 @@ func racePool(name string, p Params) (params extendible.Params, memory uint64, e
 
 // sizeRace fills in what p leaves open. Index and data have one replica, as in the paper.
 func sizeRace(name string, p Params) Params {
-	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
-	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
-	p.PairBytes = cmp.Or(p.PairBytes, slotBytes)
-	p.defaults()
-	if _, need, err := racePool(name, p); err == nil {
-		p.Memory = max(p.Memory, need)
-	}
-	return p
+	pool := func(p Params) (extendible.Params, uint64, error) { return racePool(name, p) }
+	return sizeBy(pool, p, p.PairBytes)
 }
 
 // limitsOfRace reads what a pool takes from the parameters in its header.

@@ -138,14 +138,7 @@ func rcuckooPool(p Params) (params rcuckoo.Params, memory uint64, err error) {
 // sizeRcuckoo fills in what p leaves open. There is one replica of everything, as in the paper,
 // unless there are to be more.
 func sizeRcuckoo(p Params) Params {
-	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
-	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
-	p.PairBytes = cmp.Or(p.Own.Int(valueBytes), p.PairBytes, slotBytes) // as long as values may be, keys do not count
-	p.defaults()
-	if _, need, err := rcuckooPool(p); err == nil {
-		p.Memory = max(p.Memory, need)
-	}
-	return p
+	return sizeBy(rcuckooPool, p, cmp.Or(p.Own.Int(valueBytes), p.PairBytes)) // as long as values may be, keys do not count
 }
 
 // limitsOfRcuckoo reads what a pool takes from the parameters in its header.

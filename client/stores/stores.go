@@ -78,6 +78,19 @@ func (p *Params) defaults() {
 	}
 }
 
+// sizeBy fills in what p leaves open of a pool with one copy of everything, unless p asks for more.
+// pairBytes is what users chose; 0: nothing. pool returns how much memory the pool needs.
+func sizeBy[T any](pool func(Params) (T, uint64, error), p Params, pairBytes int) Params {
+	p.DataReplicas = cmp.Or(p.DataReplicas, p.IndexReplicas, 1)
+	p.IndexReplicas = cmp.Or(p.IndexReplicas, p.DataReplicas)
+	p.PairBytes = cmp.Or(pairBytes, slotBytes)
+	p.defaults()
+	if _, need, err := pool(p); err == nil {
+		p.Memory = max(p.Memory, need)
+	}
+	return p
+}
+
 // Options are chosen when a worker opens a store. Zero values mean defaults.
 type Options struct {
 	// Timeout bounds an operation. It is at most the pool's, which is also the default.

@@ -17,13 +17,16 @@ type View struct {
 	Members []Member // by node
 }
 
+// Gone reports whether a node is gone for good.
+func (v *View) Gone(n int) bool { return n < len(v.Members) && v.Members[n].Gone }
+
 // Holder returns the node that has in this view what the given one had when the pool was made, and
 // the epoch since which it has; false: no node has it. A stand-in may have died and have one of its
 // own.
 func (v *View) Holder(original int) (n int, since uint64, ok bool) {
 	n = original
 	for range v.Members { // each step goes to a node that joined later
-		if n >= len(v.Members) || !v.Members[n].Gone {
+		if !v.Gone(n) {
 			return n, v.Members[n].Since, true
 		}
 		next := -1

@@ -87,16 +87,3 @@ func (n *NodeCounts) Add(x *NodeCounts) {
 	n.BytesWrote += x.BytesWrote
 	n.Doorbells += x.Doorbells
 }
-
-// Clone returns a copy of p that shares nothing with it.
-func (p *Process) Clone() *Process {
-	c := *p
-	c.Nodes, c.Own = append([]NodeCounts(nil), p.Nodes...), append([]Counter(nil), p.Own...)
-	for k := range c.Ops {
-		if h := c.Ops[k].Latency; h != nil {
-			own := *h
-			c.Ops[k].Latency = &own
-		}
-	}
-	return &c
-}

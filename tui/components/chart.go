@@ -153,16 +153,6 @@ func (c *Chart) trace(g *grid, s *scale, l *Line) {
 	}
 }
 
-// CursorColumns returns by how much the cursor moves in a plot that is w columns wide with its
-// labels.
-func (c *Chart) CursorColumns(w int) float64 {
-	labels := c.Labels
-	if labels == 0 {
-		labels = labelWidth
-	}
-	return (c.To - c.From) / float64(max(w-labels-1, 1))
-}
-
 // TimeTicks returns ticks of the window that ends at to, labeled by how long before its end they
 // are.
 func TimeTicks(from, to float64, columns int) (ticks []XTick) {

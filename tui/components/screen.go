@@ -204,13 +204,6 @@ func (a Area) Select(y int) {
 	}
 }
 
-// Clear empties the area.
-func (a Area) Clear() {
-	for y := range a.H {
-		clear(a.s.cells[(a.y+y)*a.s.w+a.x:][:a.W])
-	}
-}
-
 // Heading draws the title of a section with a rule behind it, and what legend holds at its right.
 // It returns the columns between which the legend stands.
 func (a Area) Heading(y int, title string, legend ...Span) {

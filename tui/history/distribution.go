@@ -119,19 +119,6 @@ func (d Distribution) Count() (n uint64) {
 	return n
 }
 
-// Mean returns the mean of the durations; 0 of none.
-func (d Distribution) Mean() time.Duration {
-	sum, n := 0.0, 0.0
-	for _, b := range d {
-		sum += float64(b.n) * float64(b.value())
-		n += float64(b.n)
-	}
-	if n == 0 {
-		return 0
-	}
-	return time.Duration(sum / n)
-}
-
 // Max returns the longest duration, within 1 %; 0 of none.
 func (d Distribution) Max() time.Duration {
 	if len(d) == 0 {

@@ -112,6 +112,21 @@ const (
 
 var kindNames = [kinds]string{"GET", "INSERT", "UPDATE", "DELETE", "SCAN"}
 
+// Latency says how long operations took.
+type Latency struct {
+	Ops                   uint64
+	Mean, P50, P99, Worst time.Duration
+}
+
+func latency(h *workloads.Histogram) Latency {
+	return Latency{h.Count(), time.Duration(h.Mean()), h.Percentile(50), h.Percentile(99), h.Max()}
+}
+
+func (l Latency) String() string {
+	return fmt.Sprintf("%d, mean %v, p50 %v, p99 %v, worst %v", l.Ops, l.Mean.Round(time.Microsecond),
+		l.P50.Round(time.Microsecond), l.P99.Round(10*time.Microsecond), l.Worst.Round(100*time.Microsecond))
+}
+
 // Counts are a Run's of one kind of operation.
 type Counts struct {
 	Kind string // GET, INSERT, UPDATE, DELETE, or SCAN

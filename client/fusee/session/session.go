@@ -97,8 +97,7 @@ func (s *Session) Swap(step rdma.Step, a rdma.Addr, expect, value uint64) (found
 // IsLost reports whether an item has no replica left. The view then places it on a node that is
 // gone, so that the list is never empty.
 func (s *Session) IsLost(place []node.Replica) bool {
-	n := place[0].Node
-	return n < len(s.View.Members) && s.View.Members[n].Gone
+	return s.View.Gone(place[0].Node)
 }
 
 // Interrupted reports whether an operation that failed so may succeed in the next view, and has
@@ -116,7 +115,7 @@ func Interrupted(err error) bool {
 // sent. Then what was asked for has no other replica, and waiting for a later view is no use.
 func (s *Session) IsGone(cause error) bool {
 	n, ok := rdma.FailedNode(cause)
-	return ok && n < len(s.View.Members) && s.View.Members[n].Gone
+	return ok && s.View.Gone(n)
 }
 
 // Answers reports whether the node that failed a verb serves after all: it reads one word of its

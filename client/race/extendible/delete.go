@@ -33,7 +33,7 @@ type removal struct {
 // openRecord takes away what an earlier holder of the identity has left, and goes
 // on with the tags of its block.
 func (s *Store) openRecord() error {
-	s.budget.Begin()
+	s.trips.Begin()
 	w, err := s.clearRecord(s.id)
 	s.removal.tag = s.tag(w) + 1
 	return err
@@ -46,10 +46,10 @@ func (s *Store) clearRecord(c rdma.ClientID) (word, error) {
 	block := s.recordOf(c)
 	b := s.ep.Batch()
 	op := b.Read(s.blockAt(block), pairHeader)
-	err := s.do(stepScanHeaders, b)
+	err := s.trips.Do(stepScanHeaders, b)
 	// The header in the delete record says in which buckets the last void word may be.
 	w, hash, whole := decodeHeader(op.Buf)
-	s.drop(b)
+	s.trips.Drop(b)
 	if err != nil || !whole || s.block(w) != block {
 		return w, err
 	}
@@ -84,13 +84,13 @@ func (d *directory) clearOnce(at race.Buckets, hash, block uint64) (again bool, 
 		return false, err
 	}
 	b := d.ep.Batch()
-	defer d.drop(b)
+	defer d.trips.Drop(b)
 	view := at.ReadAt(b, d.subtableAt(in.place))
-	if err := d.do(stepFindWord, b); err != nil {
+	if err := d.trips.Do(stepFindWord, b); err != nil {
 		return false, err
 	}
 	b2 := d.ep.Batch()
-	defer d.drop(b2)
+	defer d.trips.Drop(b2)
 	look := d.look(b2, in.suffix)
 	for i := range race.Candidates {
 		slot, w := view.Slot(i)
@@ -101,7 +101,7 @@ func (d *directory) clearOnce(at race.Buckets, hash, block uint64) (again bool, 
 			again = true
 		}
 	}
-	if err := d.do(stepClear, b2); err != nil {
+	if err := d.trips.Do(stepClear, b2); err != nil {
 		return false, err
 	}
 	// A rehash may have copied the word to another subtable: look there.
@@ -203,7 +203,7 @@ func (s *Store) awaitRemoval() error {
 	}
 	// An error leaves the batch, which is waited for again before the next
 	// DELETE.
-	if err := s.ep.Wait(b, rdma.All, max(s.budget.Left(), 1)); err != nil && !b.Finished() {
+	if err := s.trips.Finish(b); err != nil {
 		return err
 	}
 	gone := b.Err() == nil && b.Op(0).Swapped() && g.looks && s.directory.judge(b.Op(1), g.at.subtable, g.hash) == valid

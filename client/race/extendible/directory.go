@@ -131,7 +131,7 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 	for range mostReads {
 		b := d.ep.Batch()
 		op := d.look(b, suffix)
-		err := d.do(stepReadEntry, b)
+		err := d.trips.Do(stepReadEntry, b)
 		version, locked := uint64(0), false
 		var s subtable
 		ok := false
@@ -142,7 +142,7 @@ func (d *directory) load(suffix uint64) (subtable, error) {
 				s, ok, err = d.readDescriptor(suffix, version, op.Buf)
 			}
 		}
-		d.drop(b)
+		d.trips.Drop(b)
 		switch {
 		case err != nil || ok:
 			return s, err
@@ -168,10 +168,10 @@ const mostReads = 64
 // returns false if the entry has another one by now.
 func (d *directory) readDescriptor(suffix, version uint64, p []byte) (s subtable, ok bool, err error) {
 	b := d.ep.Batch()
-	defer d.drop(b)
+	defer d.trips.Drop(b)
 	if at, n, there := d.descriptorAt(version); there {
 		op := b.Read(at, n)
-		if err := d.do(stepReadEntry, b); err != nil {
+		if err := d.trips.Do(stepReadEntry, b); err != nil {
 			return s, false, err
 		}
 		p = op.Buf

@@ -58,7 +58,7 @@ func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 		return a, false, false, err
 	}
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	// The look is complete behind the READs of the buckets, as those were a trip
 	// before. What it shows holds for a moment at which the slots had been read.
 	look := s.directory.look(b, a.subtable.suffix)
@@ -72,7 +72,7 @@ func (s *Store) findOnce() (a slotAt, found, again bool, err error) {
 	if o.insert && b.Len() == 1 {
 		return a, false, false, nil
 	}
-	if err := s.do(stepReadPairs, b); err != nil {
+	if err := s.trips.Do(stepReadPairs, b); err != nil {
 		return a, false, false, err
 	}
 	// The slots may have been read after the copy of a rehash: what they have
@@ -110,12 +110,12 @@ func (s *Store) torn(in subtable) error {
 func (s *Store) readBuckets(a slotAt) (slotAt, error) {
 	o := &s.op
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	s.write(b)
 	// The order of WRITE and READs does not matter: both are complete before the
 	// next step.
 	view := o.at.ReadAt(b, s.subtableAt(a.subtable.place))
-	if err := s.do(stepReadBuckets, b); err != nil {
+	if err := s.trips.Do(stepReadBuckets, b); err != nil {
 		return a, err
 	}
 	// The WRITE is complete, with the batch. The next try does not post it

@@ -289,7 +289,7 @@ func TestUnswept(t *testing.T) {
 		must(t, err)
 		place, err := s.memory.takeSubtable(0)
 		must(t, err)
-		s.budget.Begin()
+		s.trips.Begin()
 		r := rehash{s: s, from: in, to: place}
 		done, err := s.directory.shared.split(&r) // and no sweep
 		if !done || err != nil || len(r.moves) == 0 {

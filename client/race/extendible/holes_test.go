@@ -22,7 +22,7 @@ func TestTornPair(t *testing.T) {
 	}
 	b := s.ep.Batch()
 	b.WriteWord(s.blockAt(s.block(a.word)).Add(pairHeader+8), 7) // in the value
-	must(t, s.do(stepReadPairs, b))
+	must(t, s.trips.Do(stepReadPairs, b))
 	b.Release()
 	for _, err := range []error{s.Update(key(1), nil), s.Delete(key(1)),
 		func() error { _, err := s.Get(key(1)); return err }()} {
@@ -44,7 +44,7 @@ func TestDeleteRecord(t *testing.T) {
 	must(t, s.Insert(key(1), nil))
 	must(t, s.Insert(key(2), nil))
 	must(t, s.Delete(key(1)))
-	if ok, err := s.swap(stepClear, s.addrOf(s.removal.at), 0, uint64(s.op.word)); !ok || err != nil {
+	if _, ok, err := s.trips.Swap(stepClear, s.addrOf(s.removal.at), 0, uint64(s.op.word)); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	s.removal.looks = false // as if a rehash had moved it

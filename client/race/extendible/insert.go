@@ -194,10 +194,10 @@ func (s *Store) rivals(a *slotAt) (proposalState, error) {
 	// The READs of the buckets come behind the proposal's CAS, which was waited
 	// for. So of two INSERTs of one key at least one sees the other's proposal.
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	view := o.at.ReadAt(b, s.subtableAt(a.subtable.place))
 	look := s.directory.look(b, a.subtable.suffix)
-	if err := s.do(stepReadAgain, b); err != nil {
+	if err := s.trips.Do(stepReadAgain, b); err != nil {
 		return undecided, err
 	}
 	// A rehash may have copied the slot before the proposal, or behind it.
@@ -239,7 +239,7 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 	o := &s.op
 	// Pairs of the same fingerprint are READ to compare their keys.
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	for i := range o.again {
 		w := o.slotWord(i, o.again[i])
 		// Only another INSERT changes a proposal, and only to a void word.
@@ -256,7 +256,7 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 	// Another INSERT is at work on the key, or on one with the same
 	// fingerprint.
 	s.stats.Duplicates++
-	if err := s.do(stepReadRivals, b); err != nil {
+	if err := s.trips.Do(stepReadRivals, b); err != nil {
 		return undecided, err
 	}
 	read := 0
@@ -284,7 +284,7 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 			return behindRival, nil
 		default:
 			s.stats.Ended++
-			ok, err := s.swap(stepEndRival, s.addrOf(slotAt{a.subtable, w}), uint64(w.word), uint64(w.word.as(void)))
+			_, ok, err := s.trips.Swap(stepEndRival, s.addrOf(slotAt{a.subtable, w}), uint64(w.word), uint64(w.word.as(void)))
 			if err != nil || !ok {
 				return undecided, err
 			}

@@ -78,7 +78,7 @@ func (k *locks) await(suffix uint64) error {
 	// No other client takes what this one waits for, so it need not be quick when
 	// it is late.
 	pause := kit.Doubling(2*time.Microsecond, 50*time.Microsecond)
-	for r := (kit.Retry{Env: k.s.ep, Pause: pause, Over: k.s.budget.Over}); ; {
+	for r := (kit.Retry{Env: k.s.ep, Pause: pause, Over: k.s.trips.Over}); ; {
 		e, err := k.read(suffix)
 		if err == nil && !e.locked() {
 			return nil
@@ -88,7 +88,7 @@ func (k *locks) await(suffix uint64) error {
 		}
 		// An error behind the operation's time is reported as the wait for the
 		// lock that it was.
-		if err != nil && !(met.locked() && k.s.budget.Over()) {
+		if err != nil && !(met.locked() && k.s.trips.Over()) {
 			return err
 		}
 		if !r.Again() {
@@ -101,9 +101,9 @@ func (k *locks) await(suffix uint64) error {
 // read reads an entry.
 func (k *locks) read(suffix uint64) (entryWord, error) {
 	b := k.s.ep.Batch()
-	defer k.s.drop(b)
+	defer k.s.trips.Drop(b)
 	op := b.Read(k.s.entryAt(suffix))
-	if err := k.s.do(stepReadEntry, b); err != nil {
+	if err := k.s.trips.Do(stepReadEntry, b); err != nil {
 		return 0, err
 	}
 	return entryWord(op.Word(0)), nil
@@ -113,8 +113,8 @@ func (k *locks) read(suffix uint64) (entryWord, error) {
 // it. If the outcome is unknown, settle has something to end.
 func (k *locks) change(suffix uint64, old, new entryWord) (bool, error) {
 	at, _ := k.s.entryAt(suffix)
-	ok, err := k.s.swap(stepSwapEntry, at, uint64(old), uint64(new))
-	if err != nil && k.s.sent {
+	_, ok, err := k.s.trips.Swap(stepSwapEntry, at, uint64(old), uint64(new))
+	if err != nil && k.s.trips.Sent {
 		k.unfinished = true
 	}
 	return ok, err
@@ -180,7 +180,7 @@ func (k *locks) settle() error {
 		return nil
 	}
 	err := k.recover(k.s.id)
-	k.s.budget.Begin()
+	k.s.trips.Begin()
 	k.unfinished = err != nil
 	return err
 }
@@ -198,7 +198,7 @@ func (k *locks) recover(c rdma.ClientID) error {
 		if entryWord(t.version).holder() != c {
 			continue
 		}
-		k.s.budget.Begin()
+		k.s.trips.Begin()
 		if err := k.end(t, c); err != nil {
 			return fmt.Errorf("the rehash of suffix %d: %w", t.suffix, err)
 		}
@@ -210,7 +210,7 @@ func (k *locks) recover(c rdma.ClientID) error {
 // words as versions.
 func (k *locks) held() (all []subtable, err error) {
 	for from := uint64(0); from < 1<<k.s.Depth; from += walkAtOnce {
-		k.s.budget.Begin()
+		k.s.trips.Begin()
 		some, err := k.someHeld(from, min(from+walkAtOnce, 1<<k.s.Depth))
 		if err != nil {
 			return nil, err
@@ -223,11 +223,11 @@ func (k *locks) held() (all []subtable, err error) {
 // someHeld is held for the suffixes from one up to another.
 func (k *locks) someHeld(from, to uint64) (held []subtable, err error) {
 	b := k.s.ep.Batch()
-	defer k.s.drop(b)
+	defer k.s.trips.Drop(b)
 	for suffix := from; suffix < to; suffix++ {
 		b.Read(k.s.entryAt(suffix))
 	}
-	if err := k.s.do(stepReadEntry, b); err != nil {
+	if err := k.s.trips.Do(stepReadEntry, b); err != nil {
 		return nil, err
 	}
 	for i := range b.Len() {

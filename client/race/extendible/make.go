@@ -177,7 +177,7 @@ func (l *layout) first(ep rdma.Endpoint) error {
 	if err != nil {
 		return err
 	}
-	s.budget.Begin()
+	s.trips.Begin()
 	place, err := s.memory.takeSubtable(0)
 	if err == nil {
 		err = s.directory.shared.create(place)
@@ -188,11 +188,7 @@ func (l *layout) first(ep rdma.Endpoint) error {
 // readLayout reads a pool's header. The error says so if the pool is another
 // store's.
 func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
-	v, err := kit.Join(ep)
-	if err != nil {
-		return nil, nil, err
-	}
-	h, err := node.ReadHeader(ep, len(v.Members))
+	h, v, err := kit.ReadHeader(ep)
 	if err != nil {
 		return nil, nil, err
 	}

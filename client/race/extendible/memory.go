@@ -162,7 +162,7 @@ func (m *memory) open() {
 		looks: map[subtable]*rdma.Op{}, empty: make([]bool, m.nodes), turn: int(m.id),
 		stats: m.stats,
 		table: chunks.Client{
-			Endpoint: m.ep, ID: m.id, Do: m.do, Drop: m.drop,
+			Endpoint: m.ep, ID: m.id, Do: m.trips.Do, Drop: m.trips.Drop,
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
 		quarantine: min(longestFlight/time.Duration(m.maxTag+1), mostQuarantine),
@@ -412,7 +412,7 @@ func (m *memory) claimFresh() (bool, error) {
 		if m.empty[n] {
 			continue
 		}
-		got, ok, err := m.table.Fresh(&m.pairs, n, classPairs, int(m.pairs.Count), m.behind(n), m.budget.Left())
+		got, ok, err := m.table.Fresh(&m.pairs, n, classPairs, int(m.pairs.Count), m.behind(n), m.trips.Left())
 		if err != nil {
 			return false, err
 		}
@@ -464,11 +464,11 @@ func (m *memory) claimHints() (found int, err error) {
 	hints := m.hints
 	m.hints = m.hints[:0]
 	b := m.ep.Batch()
-	defer m.drop(b)
+	defer m.trips.Drop(b)
 	for _, at := range hints {
 		b.Read(at, 8)
 	}
-	if err := m.do(stepReadTable, b); err != nil {
+	if err := m.trips.Do(stepReadTable, b); err != nil {
 		return 0, fmt.Errorf("read the tables of chunks: %w", err)
 	}
 	some := m.some[:0]
@@ -523,7 +523,7 @@ func (m *memory) takeSubtable(home int) (uint64, error) {
 			break
 		}
 		n := (home + k) % m.nodes
-		got, ok, err := m.table.Fresh(&m.subtables, n, classSubtable, int(m.subtables.Count), 0, m.budget.Left())
+		got, ok, err := m.table.Fresh(&m.subtables, n, classSubtable, int(m.subtables.Count), 0, m.trips.Left())
 		if err != nil {
 			return 0, err
 		}

@@ -56,13 +56,13 @@ func (m *Recoverer) Recover(_ rdma.View, c rdma.ClientID) error {
 // and would wait for its lock. Chunks come last, since words that name their
 // blocks must be gone.
 func (s *Store) recover(c rdma.ClientID) error {
-	s.budget.Begin()
+	s.trips.Begin()
 	// This finishes or undoes a rehash. Its memory is either named by an entry
 	// then, and stays a subtable's for ever, or may be claimed again.
 	if err := s.directory.shared.recover(c); err != nil {
 		return err
 	}
-	s.budget.Begin()
+	s.trips.Begin()
 	// No client may write the delete record again while a slot has its word.
 	if _, err := s.clearRecord(c); err != nil {
 		return err
@@ -93,7 +93,7 @@ func (m *memory) leaveChunks(a *chunks.Arena, left []chunks.Chunk, c rdma.Client
 	for len(left) > 0 {
 		some := left[:min(claimAtOnce, len(left))]
 		left = left[len(some):]
-		m.budget.Begin()
+		m.trips.Begin()
 		// The worker's own proposals are gone already.
 		if a == &m.pairs && c != m.id {
 			for _, o := range some {

@@ -61,9 +61,9 @@ func (s *Store) replace(step rdma.Step, a slotAt, old, new word) (out outcome, a
 // will. If the pool's view has changed meanwhile, the slot tells, unless a third
 // word is there.
 func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure bool, err error) {
-	swapped, err = s.swap(step, s.addrOf(a), uint64(old), uint64(new))
+	_, swapped, err = s.trips.Swap(step, s.addrOf(a), uint64(old), uint64(new))
 	// The outcome is known: the CAS was executed, or will not be.
-	if err == nil || !s.sent || errors.Is(err, rdma.ErrNoEffect) {
+	if err == nil || !s.trips.Sent || errors.Is(err, rdma.ErrNoEffect) {
 		return swapped, false, err
 	}
 	// The view has changed or the node is back, so the CAS has landed, or never
@@ -87,9 +87,9 @@ func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure
 // readSlot reads the word of a slot.
 func (s *Store) readSlot(a slotAt) (word, error) {
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	op := b.Read(s.addrOf(a), 8)
-	if err := s.do(stepFindWord, b); err != nil {
+	if err := s.trips.Do(stepFindWord, b); err != nil {
 		return 0, err
 	}
 	return word(op.Word(0)), nil
@@ -123,7 +123,7 @@ func (s *Store) behind(a slotAt) (out outcome, at slotAt, err error) {
 			return lost, a, err
 		}
 		// The key has not moved. The pause is for what comes again and again.
-		if a.subtable.place == from && v != valid && !s.budget.Over() {
+		if a.subtable.place == from && v != valid && !s.trips.Over() {
 			continue
 		}
 		if !r.Again() {
@@ -142,9 +142,9 @@ func (s *Store) lookAt(a slotAt, slot bool) (slotAt, verdict, error) {
 		a.word = w
 	}
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	look := s.directory.look(b, a.subtable.suffix)
-	if err := s.do(stepLook, b); err != nil {
+	if err := s.trips.Do(stepLook, b); err != nil {
 		return a, changed, err
 	}
 	return a, s.directory.judge(look, a.subtable, s.op.hash), nil
@@ -154,7 +154,7 @@ func (s *Store) lookAt(a slotAt, slot bool) (slotAt, verdict, error) {
 // Readers of that key do not come there any more. If the CAS fails, the next
 // rehash finds the word.
 func (s *Store) leaveBehind(a slotAt, w word) {
-	_, _ = s.swap(stepSweepSlots, s.addrOf(a), uint64(w), 0)
+	_, _, _ = s.trips.Swap(stepSweepSlots, s.addrOf(a), uint64(w), 0)
 }
 
 // Update implements client.Store. It takes effect at its CAS, or, when a rehash

@@ -230,12 +230,12 @@ func (s *Store) sweepOnly(in subtable, full error) error {
 func (r *rehash) read() error {
 	s := r.s
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	bytes := int(s.subtableBytes())
 	for at := 0; at < bytes; at += bytesAtOnce {
 		b.Read(s.subtableAt(r.from.place).Add(uint64(at)), min(bytesAtOnce, bytes-at))
 	}
-	if err := s.do(stepReadSubtable, b); err != nil {
+	if err := s.trips.Do(stepReadSubtable, b); err != nil {
 		return err
 	}
 	r.words = r.words[:0]
@@ -284,11 +284,11 @@ func (r *rehash) renewLease() error {
 func (r *rehash) someHashes(some []slotWord, hashes map[race.Slot]uint64) error {
 	s := r.s
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	for _, w := range some {
 		b.Read(s.blockAt(s.block(w.word)), pairHeader)
 	}
-	if err := s.do(stepReadHashes, b); err != nil {
+	if err := s.trips.Do(stepReadHashes, b); err != nil {
 		return err
 	}
 	for i, w := range some {
@@ -322,10 +322,10 @@ func (r *rehash) move() error {
 	for _, w := range r.moves {
 		// A slot that is not empty has this word already, from an attempt before,
 		// or one that a client has put there since.
-		if _, err := s.swap(stepMoveSlot, to.Add(w.slot.Offset()), 0, uint64(w.word)); err != nil {
+		if _, _, err := s.trips.Swap(stepMoveSlot, to.Add(w.slot.Offset()), 0, uint64(w.word)); err != nil {
 			return err
 		}
-		if _, err := s.swap(stepMoveSlot, from.Add(w.slot.Offset()), uint64(w.word), 0); err != nil {
+		if _, _, err := s.trips.Swap(stepMoveSlot, from.Add(w.slot.Offset()), uint64(w.word), 0); err != nil {
 			return err
 		}
 	}
@@ -336,11 +336,11 @@ func (r *rehash) move() error {
 func (r *rehash) write(image []byte) error {
 	s := r.s
 	b := s.ep.Batch()
-	defer s.drop(b)
+	defer s.trips.Drop(b)
 	for at := 0; at < len(image); at += bytesAtOnce {
 		b.WriteCopy(s.subtableAt(r.to).Add(uint64(at)), image[at:min(at+bytesAtOnce, len(image))])
 	}
-	return s.do(stepWriteSubtable, b)
+	return s.trips.Do(stepWriteSubtable, b)
 }
 
 // sweep empties the slots of keys that have moved. If the subtable was split it
@@ -357,8 +357,8 @@ func (r *rehash) sweep(left []slotWord, split bool) {
 		if b.Len() <= most {
 			return true
 		}
-		err := s.do(stepSweepSlots, b)
-		s.drop(b)
+		err := s.trips.Do(stepSweepSlots, b)
+		s.trips.Drop(b)
 		b = s.ep.Batch()
 		return err == nil
 	}

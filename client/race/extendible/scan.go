@@ -57,7 +57,7 @@ func (m *memory) unnamed(chunks []*chunk, thorough bool) (free []block, err erro
 		return nil, err
 	}
 	b := m.ep.Batch()
-	defer m.drop(b)
+	defer m.trips.Drop(b)
 	// The slots that may name each block are READ in one trip: one slot for a
 	// pair that the worker has put there, and both buckets for others.
 	for i := range looked {
@@ -75,13 +75,13 @@ func (m *memory) unnamed(chunks []*chunk, thorough bool) (free []block, err erro
 		at := m.index.Locate(x.hash)
 		x.view = at.ReadAt(b, m.subtableAt(x.in.place))
 	}
-	if err := m.do(stepScanSlots, b); err != nil {
+	if err := m.trips.Do(stepScanSlots, b); err != nil {
 		return nil, err
 	}
 	// The looks are READ when the slots are complete, since they lie on other
 	// nodes than these. Blocks of one subtable share a look.
 	looks := m.ep.Batch()
-	defer m.drop(looks)
+	defer m.trips.Drop(looks)
 	// A look says the same of all blocks of its subtable, so it is READ once.
 	clear(m.looks)
 	for i := range looked {
@@ -92,7 +92,7 @@ func (m *memory) unnamed(chunks []*chunk, thorough bool) (free []block, err erro
 			}
 		}
 	}
-	if err := m.do(stepScanSlots, looks); err != nil {
+	if err := m.trips.Do(stepScanSlots, looks); err != nil {
 		return nil, err
 	}
 	// Which blocks are free is decided behind both trips, so nothing is listed
@@ -116,7 +116,7 @@ func (m *memory) unnamed(chunks []*chunk, thorough bool) (free []block, err erro
 // names the block.
 func (m *memory) readHeaders(chunks []*chunk) ([]scanned, error) {
 	b := m.ep.Batch()
-	defer m.drop(b)
+	defer m.trips.Drop(b)
 	looked := m.looked[:0]
 	for _, c := range chunks {
 		for i := range m.perChunk() {
@@ -134,7 +134,7 @@ func (m *memory) readHeaders(chunks []*chunk) ([]scanned, error) {
 		}
 	}
 	m.looked = looked
-	if err := m.do(stepScanHeaders, b); err != nil {
+	if err := m.trips.Do(stepScanHeaders, b); err != nil {
 		return nil, err
 	}
 	read := 0
@@ -208,11 +208,11 @@ func (m *memory) isFree(x *scanned, thorough bool) (bool, error) {
 func (d *directory) named(place uint64) (bool, error) {
 	b := d.ep.Batch()
 	op := b.Read(d.subtableAt(place), race.HeaderBytes)
-	err := d.do(stepReadSubtable, b)
+	err := d.trips.Do(stepReadSubtable, b)
 	// A subtable's memory says in its first word to which suffix it belongs, or
 	// was to belong.
 	h := race.Header(op.Word(0))
-	d.drop(b)
+	d.trips.Drop(b)
 	if err != nil || h.Suffix() >= 1<<d.Depth {
 		return false, err
 	}

@@ -108,7 +108,8 @@ func Open(ep rdma.Endpoint, o Options) (*Store, error) {
 // the chunks of that holder are given back, and its delete record is cleared.
 func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	o.Timeout = cmp.Or(o.Timeout, l.Timeout)
-	e := &session{layout: l, ep: ep, id: ep.Client(), budget: kit.NewBudget(ep, o.Timeout)}
+	e := &session{layout: l, ep: ep, id: ep.Client()}
+	e.trips = kit.NewTrips(ep, kit.NewBudget(ep, o.Timeout, trustedBatches), errTime)
 	s := &Store{session: e, directory: &directory{session: e}, op: operation{looks: new(looks)}}
 	switch {
 	case s.id == 0 || int(s.id) > l.Clients:
@@ -118,20 +119,20 @@ func openOn(ep rdma.Endpoint, l *layout, o Options) (*Store, error) {
 	}
 	// A pause is about what another client's CAS takes, and differs between clients that met once.
 	pause := kit.Spread(time.Microsecond, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
-	s.pace = kit.Retry{Env: ep, Pause: kit.Unless(s.late, pause), Over: s.budget.Over, Total: &s.stats.Retries}
+	s.pace = kit.Retry{Env: ep, Pause: kit.Unless(s.late, pause), Over: s.trips.Over, Total: &s.stats.Retries}
 	if o.Splits > 0 {
 		s.splits = func(depth int) bool { return 2*depth < s.Depth && ep.Rand().Float64() < o.Splits }
 	}
 	// Opening the directory may take as long as an operation, and so may what
 	// follows.
-	s.budget.Begin()
+	s.trips.Begin()
 	s.memory = memory{session: e, directory: s.directory}
 	s.memory.open()
 	var err error
 	if s.directory.shared, err = openShared(s, o); err != nil {
 		return nil, err
 	}
-	s.budget.Begin()
+	s.trips.Begin()
 	if err := s.memory.leave(s.id); err != nil { // what an earlier holder left
 		return nil, err
 	}
@@ -164,7 +165,7 @@ func (s *Store) MaxPair() int { return s.PairBytes }
 // Close gives back what the worker holds in the pool. The endpoint stays open. If
 // the error wraps client.ErrUncertain the client is to be recovered.
 func (s *Store) Close() error {
-	s.budget.Begin()
+	s.trips.Begin()
 	err := s.leave()
 	for err != nil && s.retryable(err) {
 		err = s.leave()
@@ -205,16 +206,15 @@ type session struct {
 	id rdma.ClientID
 	// pace is copied by each operation.
 	pace kit.Retry
-	// budget is the time of the operation.
-	budget kit.Budget
-	// sent: the last batch was posted. If the wait for it failed, its verbs may
-	// still take effect.
-	sent bool
-	// inFlight are batches that a wait gave up. Until they are complete their verbs
-	// may land at any time, and no block that they name may be used again.
-	inFlight []*rdma.Batch
-	stats    Stats
+	// trips have the time of the operation. No block that a verb in flight names may be
+	// used again.
+	trips kit.Trips
+	stats Stats
 }
+
+// trustedBatches are posted between two looks at the clock: those of an operation
+// without retries.
+const trustedBatches = 6
 
 // lateShare: an operation is late when this part of its time has passed, one of
 // so many.
@@ -222,58 +222,10 @@ const lateShare = 8
 
 // late reports whether the operation has waited for so long that it makes no
 // pauses any more.
-func (s *session) late() bool { return s.budget.Used(lateShare) }
+func (s *session) late() bool { return s.trips.Used(lateShare) }
 
 // errTime ends what has used up its time.
 var errTime = fmt.Errorf("operation %w", rdma.ErrTimeout)
-
-// do posts a batch as a step of the protocol, and waits for all of it as long as
-// there is time. With no time left it posts nothing. Afterwards s.sent reports
-// whether the batch was posted. An error of one verb is the batch's error. The
-// batch stays the caller's, which hands it to drop.
-func (s *session) do(step rdma.Step, b *rdma.Batch) error {
-	s.sent = false
-	left := s.budget.Next()
-	if left == 0 {
-		return errTime
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	if err := s.ep.Post(b.As(step)); err != nil {
-		return err
-	}
-	s.sent = true
-	s.budget.Posted(b)
-	if err := s.ep.Wait(b, rdma.All, left); err != nil {
-		return err
-	}
-	return b.Err()
-}
-
-// drop releases a batch, or keeps it until nothing of it is in flight. The caller
-// must not use the batch or its buffers any more.
-func (s *session) drop(b *rdma.Batch) {
-	if b.Finished() {
-		b.Release()
-		return
-	}
-	s.inFlight = append(s.inFlight, b)
-}
-
-// land waits for verbs that are in flight. Until they have landed no block that
-// they name may be used again.
-func (s *session) land() error {
-	for len(s.inFlight) > 0 {
-		b := s.inFlight[len(s.inFlight)-1]
-		if err := s.ep.Wait(b, rdma.All, max(s.budget.Left(), 1)); err != nil && !b.Finished() {
-			return err
-		}
-		b.Release()
-		s.inFlight = s.inFlight[:len(s.inFlight)-1]
-	}
-	return nil
-}
 
 // retryable reports whether it is useful to go on after an error: the pool's view
 // has changed, which the worker has joined, or a node does not answer, which may
@@ -281,7 +233,7 @@ func (s *session) land() error {
 // or never will.
 func (s *session) retryable(err error) bool {
 	stale, down := errors.Is(err, rdma.ErrStale), errors.Is(err, rdma.ErrNodeDown)
-	if !stale && !down || s.budget.Over() || errors.Is(err, client.ErrUncertain) {
+	if !stale && !down || s.trips.Over() || errors.Is(err, client.ErrUncertain) {
 		return false
 	}
 	v, joined := s.ep.Join()
@@ -293,7 +245,7 @@ func (s *session) retryable(err error) bool {
 		return true
 	// What a node had that is gone is lost. And a node that does not answer is
 	// waited for during a part of the operation's time only.
-	case known && n < len(v.Members) && v.Members[n].Gone, s.budget.Used(reachShare):
+	case known && v.Gone(n), s.trips.Used(reachShare):
 		return false
 	}
 	s.ep.Sleep(reachPause)
@@ -312,7 +264,7 @@ const (
 // a verb or word of an earlier one.
 func (s *Store) settle() error {
 	// A verb in flight may still put a word into a slot, or take one out.
-	if err := s.land(); err != nil {
+	if err := s.trips.Land(nil); err != nil {
 		return fmt.Errorf("verbs of an earlier operation: %w", err)
 	}
 	// A rehash may hold a lock that the search for a word below would wait for.
@@ -329,16 +281,6 @@ func (s *Store) settle() error {
 		s.unresolved = s.unresolved[:len(s.unresolved)-1]
 	}
 	return nil
-}
-
-// swap is a CAS of one word, in a batch of its own. Without an error its outcome
-// is known.
-func (s *session) swap(step rdma.Step, at rdma.Addr, old, new uint64) (ok bool, err error) {
-	b := s.ep.Batch()
-	defer s.drop(b)
-	op := b.CompareSwap(at, old, new)
-	err = s.do(step, b)
-	return err == nil && op.Swapped(), err
 }
 
 // operation is the state of the operation that runs. It is set anew by start.
@@ -407,7 +349,7 @@ type suspect struct {
 // start begins an operation on a key. key stays the caller's, and must not change
 // while the operation runs.
 func (s *Store) start(key []byte) {
-	s.budget.Begin()
+	s.trips.Begin()
 	o := &s.op
 	*o = operation{key: key, hash: race.Hash(key), suspects: o.suspects[:0], looks: o.looks}
 	o.at = s.index.Locate(o.hash)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client/kit"
-	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -21,11 +20,7 @@ func (l *Layout) FormatVersion() uint32 {
 // Read joins the pool's view, reads the header, and places the copies of shards as the view
 // says. The error wraps rdma.ErrStale when the view changed meanwhile.
 func Read(ep rdma.Endpoint) (*Layout, *kit.Member, error) {
-	v, err := kit.Join(ep)
-	if err != nil {
-		return nil, nil, err
-	}
-	h, err := node.ReadHeader(ep, len(v.Members))
+	h, v, err := kit.ReadHeader(ep)
 	if err != nil {
 		return nil, nil, err
 	}

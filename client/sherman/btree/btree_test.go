@@ -24,16 +24,15 @@ func format(t testing.TB, nodeBytes, keyBytes, margin int) *Format {
 // fewer, short ones for more.
 func TestShapes(t *testing.T) {
 	f := format(t, 1024, 8, 0)
-	if _, n := f.Slot(0); n != 18 || f.Slots() != 54 {
-		t.Errorf("%d pairs of %d bytes", f.Slots(), n)
+	if f.slot != 18 || f.Slots() != 54 {
+		t.Errorf("%d pairs of %d bytes", f.Slots(), f.slot)
 	}
 	if long, short := f.Room()/f.Bytes([]Entry{{make([]byte, 8), 1}}),
 		f.Room()/f.Bytes([]Entry{{make([]byte, 3), 1}}); long != 51 || short != 70 {
 		t.Errorf("%d children behind separators of 8 bytes, %d behind those of 3", long, short)
 	}
-	at, n := format(t, 1024, 8, 1).Slot(3)
-	if at != fencesAt+16+3*20 || n != 20 {
-		t.Errorf("with margins of a byte, entry 3 has %d bytes at %d", n, at)
+	if f := format(t, 1024, 8, 1); f.entries != fencesAt+16 || f.slot != 20 {
+		t.Errorf("with margins of a byte, entries have %d bytes from %d on", f.slot, f.entries)
 	}
 	for _, bad := range [][3]int{{1024, 0, 0}, {1024, MaxKey + 1, 0}, {100, 24, 0}, {1024, 24, -1}, {1 << 16, 8, 0},
 		{1024, 200, 100}} {

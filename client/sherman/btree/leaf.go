@@ -57,9 +57,6 @@ func (f *Format) WriteLeaf(p []byte, h Header, pairs []Pair) {
 // Slots returns how many entries a leaf has room for.
 func (f *Format) Slots() int { return f.slots }
 
-// Slot returns the offset and the bytes of a leaf's entry, with its margins.
-func (f *Format) Slot(i int) (offset, n int) { return f.entries + i*f.slot, f.slot }
-
 // slot returns an entry without margins.
 func (l *Leaf) slot(i int) []byte {
 	return l.p[l.f.entries+i*l.f.slot+l.f.Margin:][:l.f.slot-2*l.f.Margin]

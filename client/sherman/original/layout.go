@@ -267,11 +267,7 @@ func (l *layout) plant(ep rdma.Endpoint) error {
 // readLayout reads a pool's header. It returns the layout, and the view that the
 // endpoint has joined.
 func readLayout(ep rdma.Endpoint) (*layout, *kit.Member, error) {
-	v, err := kit.Join(ep)
-	if err != nil {
-		return nil, nil, err
-	}
-	h, err := node.ReadHeader(ep, len(v.Members))
+	h, v, err := kit.ReadHeader(ep)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -14,9 +14,6 @@ type Request struct {
 	m    *rdma.Message
 }
 
-// From returns the mailbox of the peer that asked.
-func (r *Request) From() rdma.BoxAddr { return r.from }
-
 // Answer sends the answer and ends the request. The handler defines the status. The body is copied.
 // The spans are gathered from the memory of the node beside which the worker runs, and must not
 // change until the answer is delivered. It does not wait. On an error nothing was sent: the worker

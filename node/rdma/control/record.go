@@ -60,10 +60,6 @@ const (
 // it could have majorities with no node in common.
 const mostVoters = 7
 
-// Majority returns how many nodes that have a voice have to live: with fewer no node serves, and
-// nothing is decided.
-func (r *Record) Majority() int { return r.Voters()/2 + 1 }
-
 // Voters returns how many nodes have a voice: as many of the first ones.
 func (r *Record) Voters() int { return min(len(r.Addresses), mostVoters) }
 

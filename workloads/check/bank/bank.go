@@ -53,9 +53,6 @@ type Bank[R ~uint64] struct {
 	wrong error // what a closure saw that never was
 }
 
-// Bytes returns how many bytes the data of an object takes at most, without Pad.
-const Bytes = 24 + 8*mostListed
-
 const (
 	startBalance = 100
 	mostListed   = 4 // accounts that the last root lists

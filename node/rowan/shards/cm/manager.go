@@ -327,8 +327,8 @@ func (m *Manager) named(gone []int) string {
 // gone returns the members of which the view calls the node gone.
 func (m *Manager) gone(v rdma.View) (gone []int) {
 	for _, member := range m.c.Members {
-		if n := member.Node; n < len(v.Members) && v.Members[n].Gone {
-			gone = append(gone, n)
+		if v.Gone(member.Node) {
+			gone = append(gone, member.Node)
 		}
 	}
 	return gone

@@ -14,7 +14,7 @@ var mutants = []teeth.Mutant{
 		At: "$a == nil || $a.term < $m.c.Term", Do: "a != nil && a.term < m.c.Term"},
 	{Rule: "nothing is served before the commit", In: "Server.Serves", At: "!$s.c.Committed", Do: "false"},
 	{Rule: "a server answers when nothing is under way", In: "Server.answer", At: "!$s.store.Quiet()", Do: "false"},
-	{Rule: "the dead are left out", In: "Manager.gone", At: "$v.Members[$n].Gone", Do: "false"},
+	{Rule: "the dead are left out", In: "Manager.gone", At: "$v.Gone($member.Node)", Do: "false"},
 	{Rule: "what may be stored yet is stored first", In: "Manager.read",
 		At: "$m.pending != nil", Do: "false", Seed: 127},
 	{Rule: "what may have been stored is read again", In: "Manager.store",
