@@ -55,11 +55,11 @@ func (x *Client) Leave(shard int, c rdma.ClientID) (n int, err error) {
 		return 0, nil
 	}
 	until := x.ep.Now() + x.timeout
-	if c != x.id {
+	if c != x.id || x.HasClaims(shard) && !x.stocks[shard].opened {
 		return x.reclaim(shard, c, until)
 	}
-	// The client itself knows what it has: its claim lists in the pool also name what operations
-	// have taken since.
+	// The client itself knows what it has, unless a batch of claims failed: its claim lists in the
+	// pool also name what operations have taken since.
 	if err := x.resolve(shard, until); err != nil {
 		return 0, err
 	}

@@ -55,6 +55,8 @@ type player struct {
 	w       *sim.Worker
 	history *check.Recorder
 	last    moment // when its last operation began
+	// passed has the operations, by number, during which the pool's view moved on twice.
+	passed map[int]bool
 	end     moment // when its store was closed
 	fenced  bool   // it was taken for dead, and has noticed
 	err     error  // of Open or Close
@@ -172,7 +174,7 @@ func (r *run) enter(number int, name string, f func(p *player, ep rdma.Endpoint)
 			p.err = fmt.Errorf("%s: open store: %w", name, err)
 			return
 		}
-		p.history = check.NewRecorder(number, store, r.s.Now)
+		p.history, p.passed = check.NewRecorder(number, store, r.s.Now), map[int]bool{}
 		f(p, ep)
 		r.say(p, "closes its store")
 		err = store.Close()
@@ -239,13 +241,17 @@ func (r *run) do(p *player, op Op, n int) {
 		r.say(p, "begins: %s of %s%s", op.Kind, key,
 			map[bool]string{true: ", value " + check.Identify(value).String()}[op.writes()])
 	}
-	err := error(nil)
+	epoch, err := r.s.View().Epoch, error(nil)
 	if op.Kind == check.Scan {
 		err = p.history.Scan(r.keys, string(key), op.Size)
 	} else {
 		err = op.Kind.Do(p.history, key, value)
 	}
 	p.fenced = errors.Is(err, rdma.ErrRevoked)
+	if r.s.View().Epoch > epoch+1 {
+		h := p.history.History()
+		p.passed[h[len(h)-1].Seq] = true
+	}
 	if errors.Is(err, client.ErrUncertain) || errors.Is(err, rdma.ErrTimeout) {
 		r.unsure++
 	}
