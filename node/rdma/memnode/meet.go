@@ -131,8 +131,7 @@ func (p *pool) askToPart(client rdma.ClientID, life uint64) (number uint64, aske
 	defer p.parts.asking.Unlock()
 	p.parts.last++
 	number = p.parts.last
-	var body [control.PartBytes]byte
-	m := le.AppendUint64(body[:0], number)
+	m := le.AppendUint64(nil, number)
 	for _, v := range [...]uint64{p.fence.Load(), uint64(client), life} {
 		m = le.AppendUint64(m, v)
 	}

@@ -57,9 +57,9 @@ type player struct {
 	last    moment // when its last operation began
 	// passed has the operations, by number, during which the pool's view moved on twice.
 	passed map[int]bool
-	end     moment // when its store was closed
-	fenced  bool   // it was taken for dead, and has noticed
-	err     error  // of Open or Close
+	end    moment // when its store was closed
+	fenced bool   // it was taken for dead, and has noticed
+	err    error  // of Open or Close
 }
 
 // Bounds of a run. A run that exceeds them counts as one without an end.
