@@ -38,6 +38,8 @@ var mutants = []teeth.Mutant{
 		At: "return $d.ahead()", Do: "return nil", Test: "TestEmptied/batch-kv", Seed: 18},
 	{Rule: "versions go on above what any member took for committed", Pkg: digests, In: "CommitVers.learn",
 		At: "$sh.Find($commit)", Do: "", Test: "TestColdStart/rpc-kv", Seed: 5067},
+	{Rule: "what was told is told again", Pkg: exchangers, In: "Exchanger.Step",
+		At: "$x.ep.Now() >= $x.again", Do: "false", Test: "TestDamage/rwrite-kv", Seed: 5087},
 	{Rule: "a key with a tombstone is not there", Pkg: workers, In: "Worker.find",
 		At: "$ok && $f.Kind == kv.Put", Do: "$ok"},
 	{Rule: "nor is it read", Pkg: workers, In: "Worker.answerFound",

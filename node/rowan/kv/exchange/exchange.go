@@ -39,6 +39,8 @@ type Exchanger struct {
 	above uint64
 	// In this term all that is to be given was given.
 	gave bool
+	// When it tells that again.
+	again time.Duration
 	// Copies that the server makes in this term.
 	copies []*copying
 	// Buffers that are used again: offsets of entries, and entries that were read.
@@ -134,6 +136,9 @@ func (x *Exchanger) Step() (more bool, err error) {
 	// Entries of copies have later stamps than gifts, by which members tell them apart.
 	if !x.gave {
 		return false, nil
+	}
+	if x.ep.Now() >= x.again {
+		return true, x.tellAgain()
 	}
 	// Replicas can be compared once each of them has all that was given.
 	if x.term.Compare && !x.compared.over && x.s.Known.IsSettled(x.term.Term) {
@@ -247,9 +252,34 @@ func (x *Exchanger) give(g *state.Gift) (err error) {
 			return err
 		}
 	}
+	x.again = x.ep.Now() + tellEvery
 	x.raise(x.term.Gifts()) // so that what is copied is not taken for a gift by members that have not settled yet
 	// From here on copies may begin.
 	x.gave = true
+	return nil
+}
+
+// tellEvery is how often a server tells again what it has told in a term.
+const tellEvery = time.Second
+
+// tellAgain writes the words again that others wait for: a bit that flips in one would keep its
+// reader waiting for as long as the term lasts. Nothing that was sent is in flight, so each word
+// says what is so.
+func (x *Exchanger) tellAgain() error {
+	x.again = x.ep.Now() + tellEvery
+	for _, m := range x.term.Members {
+		if err := x.tell(m.Node, x.s.Opt.GaveAt(m.Node, x.s.Node), x.term.Term); err != nil {
+			return err
+		}
+	}
+	for _, c := range x.copies {
+		if c.told != x.term.Term {
+			continue
+		}
+		if err := x.tell(c.node, x.s.Opt.CopiedAt(c.node, c.shard), x.stamp(c.node)); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 
