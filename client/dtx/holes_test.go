@@ -147,6 +147,35 @@ func (e *lateRead) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	return err
 }
 
+// TestReadIf: a transaction goes on over a change that its closure allows, and not over one that it
+// does not.
+func TestReadIf(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	w, before := hookedWorker(t, f, l, Options{})
+	other := worker(t, f, l, Options{})
+	for _, allowed := range []bool{true, false} {
+		must(t, set(w, "old", a, b))
+		before[stepLock] = func() { must(t, set(other, "new", a)) }
+		tries, asked := 0, ""
+		must(t, w.Run(func(tx *Tx) error {
+			tries++
+			_, err := tx.ReadIf(a, func(now []byte) bool { asked = string(now); return allowed })
+			return errors.Join(err, tx.Write(b, []byte("written")))
+		}))
+		if asked != "new" || (tries == 1) != allowed {
+			t.Errorf("allowed %v: %d tries, asked about %q", allowed, tries, asked)
+		}
+		wantData(t, w, "[new written]", a, b)
+	}
+	must(t, w.Run(func(tx *Tx) error { // freed
+		_, err := tx.ReadIf(a, func(now []byte) bool { return now == nil })
+		before[stepLock] = func() { must(t, other.Run(func(tx *Tx) error { return tx.Free(a) })) }
+		return errors.Join(err, tx.Write(b, []byte("last")))
+	}))
+	wantData(t, w, "[last]", b)
+}
+
 // TestTornData: an object with a word of another version has no version.
 func TestTornData(t *testing.T) {
 	image := func(v Version, data string) []byte {

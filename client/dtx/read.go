@@ -7,9 +7,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// mostTorn bounds how often an object is READ that is torn though its lock stays
-// the same. A slow READ may meet each change of it once; more often it is damage.
-const mostTorn = 64
+const (
+	// mostTorn bounds how often an object is READ that is torn though its lock
+	// stays the same. A slow READ may meet each change of it once; more often it
+	// is damage.
+	mostTorn = 64
+	// mostAsked bounds how often a transaction is validated again because an
+	// object has changed that ReadIf allows to.
+	mostAsked = 8
+)
 
 // load returns an object with its data, as it was at one moment, together with
 // all that the transaction has met before.
@@ -111,7 +117,8 @@ func (tx *Tx) readOnce(o *object, known Version, guessed bool) (now Version, who
 	if !guessed || now != known {
 		return now, true, false, nil
 	}
-	return now, true, true, tx.judge(b, 1, (*object).met, o)
+	asked, err := tx.judge(b, 1, (*object).met, o)
+	return now, true, !asked, err
 }
 
 // take takes an object's data out of what was READ of it, if it is that of
@@ -128,7 +135,7 @@ func (tx *Tx) take(o *object, p []byte, v Version) bool {
 
 // met reports whether an object belongs to the state that the closure has seen,
 // and may be changed by other clients.
-func (o *object) met() bool { return !o.created && o.lock == 0 }
+func (o *object) met() bool { return !o.created && !o.relaxed && o.lock == 0 }
 
 // stays reports whether an object must be as it was when the transaction commits,
 // without being changed. What is changed or locked needs no look: its lock says
@@ -156,8 +163,10 @@ func (tx *Tx) readLocks(b *rdma.Batch, of func(o *object) bool, but *object) {
 }
 
 // judge compares what readLocks has read, from op first on, with what was seen. A
-// change ends the attempt.
-func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *object) error {
+// change ends the attempt, unless the closure accepts the object as it is now.
+// Then judge returns asked: what was read is not of one moment, and the caller
+// has to look at all objects once more.
+func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *object) (asked bool, err error) {
 	for i := range tx.objects {
 		o := &tx.objects[i]
 		if o == but || !of(o) {
@@ -165,21 +174,67 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool, but *obje
 		}
 		now := Version(b.Op(first).Word(0))
 		first++
-		if now != o.seen {
-			return tx.conflict(o.ref, now.Held())
+		if now == o.seen {
+			continue
 		}
+		if now.Held() || o.same == nil || o.change != unchanged {
+			return false, tx.conflict(o.ref, now.Held())
+		}
+		if err := tx.ask(o, now); err != nil {
+			return false, err
+		}
+		asked = true
 	}
+	return asked, nil
+}
+
+// ask reads an object that has changed, and asks the closure. The object then
+// counts as seen now, for later validations. Its data stays what the closure has
+// read.
+func (tx *Tx) ask(o *object, now Version) error {
+	w := tx.w
+	b := w.ep.Batch()
+	defer w.trips.Drop(b)
+	_, bytes := w.Object(o.ref)
+	op := b.Read(o.at, bytes)
+	if err := w.trips.Do(stepRead, b); err != nil {
+		return fmt.Errorf("read %v again: %w", o.ref, err)
+	}
+	next, ok := decode(op.Buf, now)
+	if Version(op.Word(0)) != now || !ok {
+		return tx.conflict(o.ref, false)
+	}
+	if !next.is(o.ref) {
+		next.data = nil
+	}
+	if !o.same(next.data) {
+		return tx.conflict(o.ref, false)
+	}
+	o.seen, o.there = now, next.is(o.ref)
 	return nil
 }
 
 // validate looks again at all objects, other than but, for which of returns true.
-// In a commit, where but is nil, it does the closure's checks as well.
+// If one of them has changed, and may, validate looks at all of them once more:
+// what was read is of one moment only if nothing changed.
 func (tx *Tx) validate(of func(o *object) bool, but *object) error {
+	for range mostAsked {
+		asked, err := tx.validateOnce(of, but)
+		if err != nil || !asked {
+			return err
+		}
+	}
+	return tx.fail(errConflict)
+}
+
+// validateOnce is one look. In a commit, where but is nil, it does the closure's
+// checks as well.
+func (tx *Tx) validateOnce(of func(o *object) bool, but *object) (asked bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	defer w.trips.Drop(b)
 	tx.readLocks(b, of, but)
-	step := stepAgain
+	own, step := b.Len(), stepAgain
 	if but == nil { // of a commit
 		step = stepValidate
 		for _, c := range tx.checks {
@@ -187,19 +242,21 @@ func (tx *Tx) validate(of func(o *object) bool, but *object) error {
 		}
 	}
 	if err := w.trips.Do(step, b); err != nil {
-		return fmt.Errorf("validate: %w", err)
+		return false, fmt.Errorf("validate: %w", err)
 	}
-	if err := tx.judge(b, 0, of, but); err != nil {
-		return err
+	if own > 0 {
+		if asked, err = tx.judge(b, 0, of, but); err != nil {
+			return false, err
+		}
 	}
 	if but == nil {
 		for _, c := range tx.checks {
 			if !c.ok() {
-				return tx.fail(errConflict)
+				return false, tx.fail(errConflict)
 			}
 		}
 	}
-	return nil
+	return asked, nil
 }
 
 // Lock locks an object from now on, so that no other transaction changes it
@@ -274,7 +331,10 @@ func (tx *Tx) lockGuessed(r Ref, known Version) (done bool, err error) {
 		return false, tx.fail(fmt.Errorf("%v at %v has no data of version %#x: %w", r, o.at, uint64(known),
 			client.ErrDamaged))
 	}
-	err = tx.judge(b, 2, (*object).met, o)
+	asked, err := tx.judge(b, 2, (*object).met, o)
+	if asked && err == nil {
+		err = tx.validate((*object).met, o)
+	}
 	return err == nil, err
 }
 

@@ -46,6 +46,13 @@ func TestTripsOfReads(t *testing.T) {
 		w.want("read of three", 5, 3+1+2, 0, 0, func(tx *Tx) error { return readAll(tx, a, b, c) })
 		w.want("read of two, one of which was seen", 2, 3, 0, 0,
 			func(tx *Tx) error { tx.Guess(b, vb); return readAll(tx, a, b) })
+		w.want("read of two, with the way there", 2, 2, 0, 0, func(tx *Tx) error {
+			if err := readAll(tx, a); err != nil {
+				return err
+			}
+			tx.Relax(a)
+			return readAll(tx, b)
+		})
 		w.want("lock of what was seen", 1, 1, 0, 2, func(tx *Tx) error { tx.Guess(a, va); return tx.Lock(a) })
 		w.want("lock of two that were seen", 2, 2, 0, 4, func(tx *Tx) error {
 			tx.Guess(a, va)

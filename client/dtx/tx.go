@@ -60,7 +60,12 @@ type object struct {
 	there bool
 	// created: the transaction makes the object.
 	created bool
-	change  change
+	// relaxed: the object is not validated.
+	relaxed bool
+	// same is asked when the object has changed; nil: any change ends the
+	// attempt.
+	same   func(now []byte) bool
+	change change
 	// lock is the word that the transaction has put there; 0: none.
 	lock Version
 	// unsure: it is not known whether the CAS of the lock has succeeded, or will.
@@ -203,7 +208,7 @@ func (tx *Tx) conflict(r Ref, blocked bool) error {
 // is the transaction's: it is valid until f returns, and must not be changed. All
 // that the transaction has read existed at one moment. Where there is no such
 // moment the error tells f to return. Read takes a trip, and one more when other
-// objects have to be looked at again: see Guess and Lock. It takes none
+// objects have to be looked at again: see Guess, Relax and Lock. It takes none
 // when the transaction has the object.
 func (tx *Tx) Read(r Ref) ([]byte, error) {
 	o, err := tx.load(r)
@@ -249,6 +254,28 @@ func (w *Worker) Seen(r Ref) (Version, bool) {
 		return w.tx.objects[i].seen, true
 	}
 	return 0, false
+}
+
+// ReadIf is Read of an object that may change before the transaction commits.
+// When it has changed, same is called with its data as it is now; nil: it was
+// freed. same reports whether what f did is still right. It is called while the
+// transaction goes on, and must not use the Tx. It is not called for an object
+// that f changes or locks, too.
+func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
+	data, err := tx.Read(r)
+	if err == nil {
+		tx.objects[tx.index[r]].same = same
+	}
+	return data, err
+}
+
+// Relax leaves an object out of the validation. f has used the object to find its
+// way only, and what it found there shows by itself whether it is right, as fence
+// keys do. Objects that are changed or locked are validated all the same.
+func (tx *Tx) Relax(r Ref) {
+	if i, ok := tx.index[r]; ok {
+		tx.objects[i].relaxed = true
+	}
 }
 
 // Check adds verbs of the caller's to the validation of a transaction that

@@ -203,33 +203,47 @@ func (tx *Tx) noteLocks(b *rdma.Batch, first int, lock Lock, err error) error {
 	return tx.err
 }
 
-// validate is step 2: it READs the metadata of what was read and is not changed,
-// and does the closure's checks. It posts nothing if there is neither. All locks
-// are held, so what is to be changed is as it was seen, and no READ is needed for
-// it.
+// validate is step 2. All locks are held, so what is to be changed is as it was
+// seen, and no READ is needed for it. When it asks about an object that has
+// changed it begins anew: see lookAgain.
 func (tx *Tx) validate() error {
+	for range mostAsked {
+		asked, err := tx.validateOnce()
+		if err != nil || !asked {
+			return err
+		}
+	}
+	return tx.fail(errConflict)
+}
+
+// validateOnce READs the metadata of what was read and is not changed, and does
+// the closure's checks. It posts nothing if there is neither.
+func (tx *Tx) validateOnce() (asked bool, err error) {
 	w := tx.w
 	b := w.ep.Batch()
 	defer w.trips.Drop(b)
 	tx.readAgain(b, (*object).stays)
+	own := b.Len()
 	for _, c := range tx.checks {
 		c.post(b)
 	}
 	if b.Len() == 0 && len(tx.checks) == 0 {
-		return nil
+		return false, nil
 	}
 	if err := w.trips.Do(stepValidate, b); err != nil {
-		return fmt.Errorf("validate: %w", err)
+		return false, fmt.Errorf("validate: %w", err)
 	}
-	if err := tx.judge(b, 0, (*object).stays); err != nil {
-		return err
+	if own > 0 {
+		if asked, err = tx.judge(b, 0, (*object).stays); err != nil {
+			return false, err
+		}
 	}
 	for _, c := range tx.checks {
 		if !c.ok() {
-			return tx.fail(errConflict)
+			return false, tx.fail(errConflict)
 		}
 	}
-	return nil
+	return asked, nil
 }
 
 // mostDecide bounds the tries to change the own log's word. Another client may

@@ -116,8 +116,14 @@ func (tx *Tx) readData(o *object) (again, whole bool, err error) {
 	if err := w.trips.Do(stepReadData, b); err != nil {
 		return false, false, fmt.Errorf("read %v: %w", o.ref, err)
 	}
-	if err := tx.judge(b, first, others); err != nil {
+	asked, err := tx.judge(b, first, others)
+	if err != nil {
 		return false, false, err
+	}
+	// The object was read before some of the others were as they are now: see
+	// lookAgain.
+	if asked {
+		return true, true, nil
 	}
 	if now := MetaOf(meta.Buf); now != o.seen {
 		o.seen = now
@@ -172,8 +178,10 @@ func (o *object) expected() Meta {
 }
 
 // judge compares what readAgain has read, from op first on, with what was
-// expected. A change ends the attempt.
-func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) error {
+// expected. A change ends the attempt, unless the closure accepts the object as
+// it is now; then judge returns asked, and the caller has to look at all objects
+// once more.
+func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) (asked bool, err error) {
 	for i := range tx.objects {
 		o := &tx.objects[i]
 		if !of(o) {
@@ -185,10 +193,67 @@ func (tx *Tx) judge(b *rdma.Batch, first int, of func(o *object) bool) error {
 			// The lock is wanted now, and still the transaction's.
 			now.Lock = o.lock
 		}
-		if now != o.expected() {
-			return tx.conflict(o, now.Lock.Held() && o.lock == 0)
+		if now == o.expected() {
+			continue
+		}
+		if now.Lock.Held() || o.lock != 0 || o.same == nil || o.change != unchanged {
+			return false, tx.conflict(o, now.Lock.Held() && o.lock == 0)
+		}
+		if err := tx.askAgain(o, now); err != nil {
+			return false, err
+		}
+		asked = true
+	}
+	return asked, nil
+}
+
+// mostAsked bounds how often a validation begins anew because of objects that may
+// change.
+const mostAsked = 8
+
+// lookAgain looks at objects until none has changed since the last look. When the
+// closure was asked about an object, that object may have become what it is only
+// after the look at another one, which the same transaction changed right before.
+// Then there was no moment at which both were as they were seen.
+func (tx *Tx) lookAgain(of func(o *object) bool) error {
+	for range mostAsked {
+		b := tx.w.ep.Batch()
+		tx.readAgain(b, of)
+		asked, err := false, tx.w.trips.Do(stepValidate, b)
+		if err == nil {
+			asked, err = tx.judge(b, 0, of)
+		}
+		tx.w.trips.Drop(b)
+		if err != nil || !asked {
+			return err
 		}
 	}
+	return tx.fail(errConflict)
+}
+
+// askAgain reads an object that has changed, and asks the closure (OPT2). The
+// object then counts as seen now, for later validations. Its data stays what the
+// closure has read.
+func (tx *Tx) askAgain(o *object, now Meta) error {
+	w := tx.w
+	if w.Absent(now.Pointer) {
+		if !o.same(nil) {
+			return tx.conflict(o, false)
+		}
+		o.seen, o.there = now, false
+		return nil
+	}
+	b := w.ep.Batch()
+	defer w.trips.Drop(b)
+	data, meta := b.Read(w.buffer(now.Pointer), w.bufferBytes(now.Pointer.class())), b.Read(o.at, MetaBytes)
+	if err := w.trips.Do(stepReadData, b); err != nil {
+		return fmt.Errorf("read %v again: %w", o.ref, err)
+	}
+	r, bytes, ok := tx.w.Decode(data.Buf, now.Pointer)
+	if !ok || MetaOf(meta.Buf) != now || r != o.ref || !o.same(bytes) {
+		return tx.conflict(o, false)
+	}
+	o.seen = now
 	return nil
 }
 
@@ -299,7 +364,11 @@ func (tx *Tx) lockAndRead(o *object, first bool) (ok bool, err error) {
 	}
 	o.lock = lock
 	tx.held++
-	if err := tx.judge(b, own, others); err != nil {
+	asked, err := tx.judge(b, own, others)
+	if err == nil && asked {
+		err = tx.lookAgain(others)
+	}
+	if err != nil {
 		return true, err
 	}
 	// It may also be that the lock is suspected, and the pointer was stolen.

@@ -27,7 +27,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a read waits for a lock", In: "Tx.readMeta",
 		At: "!$o.$seen.Lock.Held()", Do: "true"},
 	{Rule: "what was read before is looked at again", In: "Tx.judge",
-		At: "$now != $o.expected()", Do: "of == nil && now != o.expected()"},
+		At: "$now == $o.expected()", Do: "of != nil || now == o.expected()"},
 	{Rule: "a lock that was taken early is looked at again", In: "object.stays",
 		At: "(!$o.$relaxed || $o.$lock != 0)", Do: "!o.relaxed && o.lock == 0", Test: "TestLostLock"},
 	{Rule: "an object of another life is not there", In: "object.take",
@@ -66,6 +66,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "data comes into a buffer that nothing names", In: "Tx.settled",
 		At: "$committed && $o.$change != $unchanged",
 		Do: "o.change != unchanged && (committed || o.item.chunk != nil)"},
+	{Rule: "what a callback has allowed is of one moment with the rest", In: "Tx.validate",
+		At: "$err != nil || !$asked", Do: "err != nil || !asked || asked", Test: "TestAskedOfOneMoment"},
 	// Repairs.
 	{Rule: "a lock is suspected when it stayed as it is", In: "watch.see",
 		At: "$v.$at != $at || $v.$lock != $k || $v.$state != $s", Do: "v.at != at", Test: "TestBusyLock"},

@@ -62,7 +62,10 @@ type object struct {
 	created bool
 	// relaxed: the object is not validated (OPT2).
 	relaxed bool
-	change  change
+	// same is asked when the object has changed (OPT2); nil: any change ends the
+	// attempt.
+	same   func(now []byte) bool
+	change change
 	// lock is the word that the transaction has put there, and holds; 0: none. It
 	// may also be a lock of which the CAS has an unknown outcome: see unsure.
 	lock Lock
@@ -285,6 +288,19 @@ func (w *Worker) Seen(r Ref) (m Meta, ok bool) {
 		return w.tx.objects[i].seen, true
 	}
 	return Meta{}, false
+}
+
+// ReadIf is Read of an object that may change before the transaction commits
+// (OPT2). When it has changed, same is called with its data as it is now; nil: it
+// was freed. same reports whether what f did is still right. It is called while
+// the transaction goes on, and must not use the Tx. It is not called for an
+// object that f changes, too.
+func (tx *Tx) ReadIf(r Ref, same func(now []byte) bool) ([]byte, error) {
+	data, err := tx.Read(r)
+	if err == nil {
+		tx.objects[tx.index[r]].same = same
+	}
+	return data, err
 }
 
 // Relax leaves an object out of the validation (OPT2). f has used the object to
