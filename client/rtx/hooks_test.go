@@ -8,10 +8,11 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// hooked is an endpoint that does something before a step of its worker, once.
+// hooked is an endpoint that does something before a step of its worker, or behind it, once.
 type hooked struct {
 	rdma.Endpoint
 	before map[rdma.Step]func()
+	behind map[rdma.Step]func(b *rdma.Batch) // what was posted is complete, in memory of this process
 }
 
 func (h *hooked) Post(b *rdma.Batch) error {
@@ -19,16 +20,28 @@ func (h *hooked) Post(b *rdma.Batch) error {
 		delete(h.before, b.Step())
 		f()
 	}
-	return h.Endpoint.Post(b)
+	err := h.Endpoint.Post(b)
+	if f := h.behind[b.Step()]; f != nil && err == nil {
+		delete(h.behind, b.Step())
+		f(b)
+	}
+	return err
 }
 
 // hookedWorker opens a worker, and returns where its hooks are set.
 func hookedWorker(t testing.TB, f rdma.Fabric, l *Layout, o Options) (*Worker, map[rdma.Step]func()) {
 	t.Helper()
+	w, h := hookedBehind(t, f, l, o)
+	return w, h.before
+}
+
+// hookedBehind is hookedWorker for hooks behind a step, too.
+func hookedBehind(t testing.TB, f rdma.Fabric, l *Layout, o Options) (*Worker, *hooked) {
+	t.Helper()
 	ep, err := f.Open("hooked")
 	must(t, err)
-	h := &hooked{ep, map[rdma.Step]func(){}}
-	return open(t, h, l, o), h.before
+	h := &hooked{ep, map[rdma.Step]func(){}, map[rdma.Step]func(*rdma.Batch){}}
+	return open(t, h, l, o), h
 }
 
 // replaceable is an endpoint that a test replaces under its worker.
