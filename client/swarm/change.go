@@ -51,6 +51,10 @@ var errDying = errors.New("an entry is dying")
 // known to have ended. rest are the others, in bucket's memory, and at is the key's index there;
 // -1: there is none. A dying entry of the hash may be the key's: then the error is errDying, and
 // its object is ended first.
+//
+// It runs inside a decision, and takes trips for objects that are not cached. So another client may
+// change the bucket meanwhile: then the decision is made again, and what find has noted of the key
+// before does not count.
 func (c *change) find(bucket []directory.Entry) (rest []directory.Entry, at int, err error) {
 	bucket = c.sift(bucket)
 	rest, at = bucket[:0], -1
@@ -299,6 +303,7 @@ func (s *Store) remove(key []byte) error {
 	}
 	c := change{s: s, hash: xxhash.Sum64(key), key: key}
 	err := c.run(c.mark)
+	// Also if the outcome is unknown: the next operation on the key asks the directory.
 	s.cache.Drop(c.hash)
 	if err != nil {
 		return err

@@ -17,6 +17,10 @@ import (
 // retired; and that each buffer has at most one owner: a word that names it, or a list of free
 // buffers. It also counts what dead clients left to a sweep. No client may work on the pool.
 // Check settles what it finds half done, and leaves out nodes that are dead.
+//
+// The order is relied on. The walk of the directory changes words, where it settles something or
+// writes a tuple back, so the words are read behind it. Close gives back the buffers that Check has
+// taken itself, so the lists of free buffers are read last.
 func Check(f rdma.Fabric) (r client.Report, err error) {
 	ep, err := f.Open("check")
 	if err != nil {

@@ -11,6 +11,9 @@ import (
 // writer that guesses. With one lock for all keys of a writer, a lock could fail because of
 // another key, which this key's readers never see: they could repeat for ever.
 //
+// A lock has no holder and is never released. Several readers may lock one stamp in readMode; only
+// the tuple's writer locks it in writeMode.
+//
 // A lock is a word at each replica: the i of the last attempt, and in the lowest bit the mode; 0:
 // there was none. Invariant: i only rises, and the mode of one i never changes. Only CASes change
 // it.

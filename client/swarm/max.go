@@ -34,6 +34,9 @@ func (l *Layout) highest(words []byte) (top stamp) {
 // look reads the words of a majority, and with data also what lies in place. It is the weak READ of
 // appendix A.2: the highest stamp that it finds may be at a minority. So only writers use it alone:
 // all that they need is to be above each write that is complete.
+//
+// It takes one trip, and notes in k.own what this client's word holds at each replica that answers:
+// the next CAS expects that. c.words is valid until the next step.
 func (c *Client) look(k *Register, data bool) (top stamp, answered quorum.Mask, err error) {
 	err = c.gather(stepReadWords, k, c.all(), c.Majority(),
 		func(b *rdma.Batch, r int) error {
@@ -65,6 +68,9 @@ func (k *Register) saw(l *Layout, s stamp) {
 // so no later READ returns a lower one. patience bounds the wait for a replica that has the value.
 // The error wraps errLost when the register must be read again, and quorum.ErrAttempts when a word
 // changed too often.
+//
+// VERIFIED is the lowest bit of the order (section 4.3). So a replica that has the highest tuple
+// only as guessed does not count as one that has it, and a write-back sets the flag there.
 //
 // What lies in place is used only for a VERIFIED tuple, and only if its checksum fits the word that
 // came in the same READ: WRITEs in place are not ordered.
@@ -262,6 +268,8 @@ func (c *Client) putAll(step rdma.Step, k *Register, p *put) error {
 			if b.Len() == 0 { // a new batch, maybe with the address of a released one
 				encoded = nil
 			}
+			// Once the buffer is stored, the words were read, too. One READ of them suffices: it
+			// came after the write had begun.
 			if p.read && !p.stored.Has(r) {
 				b.Read(c.wordAt(k, r, 0), 8*c.Words)
 			}
@@ -353,6 +361,10 @@ const backgroundBatches = 16
 // the background (Algorithm 2, line 8; section 6). The caller guarantees that the tuple is settled.
 // It is a hint: a reader that does not find the mark, or the value in place, takes more trips. The
 // caller owns value: it is copied.
+//
+// What a crash before it lands leaves: a guessed tuple, which a reader locks, and an older value in
+// place, of which the checksum does not fit the word. The WRITE lands whether or not the CAS has
+// succeeded: if the word is higher by then, the value fits no word.
 func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 	slot := -1
 	for i, b := range c.pending {

@@ -58,7 +58,8 @@ func (m *Recoverer) Recover(v rdma.View, _ rdma.ClientID) error { return m.count
 
 // count notes what was handed out so far, for the sweep of the next epoch. It must come before that
 // epoch begins: what is handed out later may belong to a client of that epoch. For a node that does
-// not answer it keeps what it knew.
+// not answer it keeps what it knew. A count that is too low is safe: it leaves garbage to a later
+// sweep.
 func (m *Recoverer) count(v rdma.View) error {
 	for n, member := range v.Members {
 		if member.Gone {
@@ -131,7 +132,9 @@ func (m *Recoverer) asked(v rdma.View) (all uint64, err error) {
 	return all, nil
 }
 
-// hear clears the words in which clients ask for an epoch.
+// hear clears the words in which clients ask for an epoch. It comes before the epoch begins: a
+// request in between only costs one more epoch. In the other order the request of a client that is
+// in the new epoch, and needs the next, would be lost.
 func (m *Recoverer) hear(v rdma.View) error {
 	for n, member := range v.Members {
 		if err := m.values.Heard(n); !member.Gone && err != nil && !silent(err) {

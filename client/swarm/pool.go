@@ -83,8 +83,9 @@ var ErrParams = errors.New("bad pool parameters")
 //	buffers of the directory
 //	buffers of values
 //
-// Counters and retirement words are only used on the node of a region's first replica. All before
-// the buffers has memory when the pool is made; buffers get it when they are handed out.
+// Counters and retirement words are only used on the node of a region's first replica, and ceilings
+// on the first nodes, as many as an object has replicas. All before the buffers has memory when the
+// pool is made; buffers get it when they are handed out.
 type plan struct {
 	Params
 	layout Layout
@@ -253,6 +254,9 @@ func (p *Params) format() string {
 // an empty directory. Before that all memory in front of the buffers is committed, so that no
 // client runs into a shortage there. The error wraps ErrParams, or rdma.ErrFull when there is not
 // enough memory.
+//
+// What a crash here leaves: the header on some of the nodes, and zeros elsewhere. So Make may be
+// repeated, as long as no client has opened the pool.
 func Make(f rdma.Fabric, p Params) error {
 	l, err := newPlan(p, f.Nodes())
 	if err != nil {

@@ -88,6 +88,10 @@ func (c *Client) try(k *Register, patience time.Duration) (v []byte, done bool, 
 // writer. If both are the same, the tuple was read twice: it was fresh when it was written, and
 // it is safe to return it once its writer is locked out. If they differ, the writer has gone on,
 // so its write of old has ended before that: old is returned.
+//
+// The value is fetched behind the lock. If it is lost meanwhile, READ begins again, and the lock
+// stays: to lock the stamp again in the same mode succeeds. If the buffer of old was reused, since
+// the writer has replaced it, READ goes on with t in its place.
 func (c *Client) settled(k *Register, t, old *tuple, patience time.Duration) (v []byte, done bool, err error) {
 	if old.stamp != t.stamp {
 		c.stats.WaitFree++

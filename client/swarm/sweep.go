@@ -85,6 +85,10 @@ func (w *sweep) each(f func(node int) error) error {
 
 // begin notes on the nodes that this epoch is swept, before anything is examined. Each client that
 // joins a later epoch reads that, and owns nothing from before: see Store.lastSweep.
+//
+// What a crash in the middle leaves: nodes that differ in their last sweep. Either answer is
+// right, since nothing was examined. A client that reads the newer epoch gives up what it owned
+// before, and the next sweep frees that.
 func (w *sweep) begin() error {
 	return w.each(func(n int) error {
 		return errors.Join(w.Recoverer.index.Begin(n, w.v.Epoch), w.values.Begin(n, w.v.Epoch))
@@ -108,6 +112,10 @@ func (w *sweep) bucketBuffers() error {
 // directory walks the directory, notes what it names, ends the objects of dying entries, and
 // drops these: each client that crashed or is idle may have left some. It fails if a node that is
 // not gone does not answer: a word of that node might name what seems to be garbage.
+//
+// Entries are dropped behind the walk, since the directory's client works on one bucket at a time.
+// The walk meets all entries of a bucket in a row, so each bucket is changed once. Entries that
+// clients mark meanwhile are left to the next sweep.
 func (w *sweep) directory() error {
 	w.named = map[uint64]bool{}
 	var all []dead
@@ -144,6 +152,9 @@ func (w *sweep) directory() error {
 
 // drop ends the objects of dying entries of one bucket, and takes the entries out of it. A client
 // may have done both.
+//
+// What a crash between the two leaves: dying entries of which the objects have their tombstones.
+// finish finds these, and the next sweep drops the entries.
 func (w *sweep) drop(all []dead) error {
 	for _, d := range all {
 		if err := w.s.finish(d.location, 0); err != nil {

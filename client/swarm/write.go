@@ -163,7 +163,9 @@ func (c *Client) settle(k *Register, guess, top stamp, value []byte) error {
 }
 
 // use reserves a timestamp and notes that the writer has used it for k, before any verb contains
-// it. The highest i is the tombstone's: below it the error is ErrExhausted.
+// it. The highest i is the tombstone's: below it the error is ErrExhausted. k.last rises even if
+// the write fails later: of an i that a word may have, no second value is ever written. A crash
+// between the reservation and the write costs timestamps, and no more.
 func (c *Client) use(k *Register, i uint64) error {
 	if i >= c.maxI() {
 		return ErrExhausted
@@ -179,6 +181,10 @@ func (c *Client) use(k *Register, i uint64) error {
 
 // writeVerified writes with a timestamp that is known to be fresh, so that the tuple is VERIFIED at
 // once and needs no lock. failed wraps the error of its step.
+//
+// What a crash here leaves: a VERIFIED tuple at some replicas. A reader that meets it brings it
+// to a majority and returns it; one that asks only the others does not meet it, and returns what
+// was there before. Both are right: the write has not returned.
 func (c *Client) writeVerified(k *Register, i uint64, value []byte, failed func(what string, err error) error) error {
 	if err := c.use(k, i); err != nil {
 		return fmt.Errorf("write: %w", err)

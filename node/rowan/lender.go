@@ -17,7 +17,8 @@ type Lender struct {
 	t  *Table
 	// By log.
 	logs []lending
-	// By segment: entries up to this offset were digested.
+	// By segment: entries up to this offset were digested. It is kept in memory only, so the next
+	// lender returns these entries again.
 	behind []int
 	// Finished segments for Next.
 	waiting []Segment
@@ -37,7 +38,8 @@ type lending struct {
 	term uint64 // 0: nothing is lent
 	// Lent segments that the writer has not finished, in the order in which they were lent.
 	segments []Segment
-	// How many segments were lent in the term.
+	// How many segments were lent in the term: also the number of the word that names the next
+	// one, see Options.lentAt.
 	count uint64
 	// count plus one when the writer was told last that there are no more; so it is told once.
 	refused uint64
@@ -46,7 +48,8 @@ type lending struct {
 }
 
 // Lender returns the lender of a table that was just opened. What an earlier lender had lent is
-// settled in the first term. The worker runs beside the node.
+// settled in the first term. The worker runs beside the node. Segments are lent in the order of
+// their pushes, so each log's list is again in the order in which its writer fills them.
 func (t *Table) Lender(ep rdma.Endpoint) (*Lender, error) {
 	l := &Lender{
 		ep: ep, o: t.o, t: t, logs: make([]lending, t.o.Remotes), behind: make([]int, t.o.Segments),
@@ -90,6 +93,7 @@ func (l *Lender) Settle(upTo func(log uint16) uint64, f func(Segment, *Entry) er
 			if err := l.scan(s, stamp, func(e *Entry) error { return f(s, e) }); err != nil {
 				return err
 			}
+			// The writer fills segments in order: behind one without an entry there are none.
 			if stamp>>32 == g.term && l.behind[s.Index] == 0 {
 				break
 			}
@@ -127,6 +131,7 @@ func (l *Lender) ahead(s Segment, f func(Segment, *Entry) error) (found bool, er
 	if err := read(l.ep, p, at); err != nil || len(p) < HeaderBytes || p[0] != mark {
 		return false, err
 	}
+	// The header may be torn, or stale. Here its length only bounds the READ; parse verifies it.
 	layout := l.t.logLayout(s.Push)
 	p = l.scratch[:min(max(aheadBytes, strides(layout.sizeOfBlock(parseHeader(p)))), end-from)]
 	if err := read(l.ep, p, at); err != nil {
@@ -175,6 +180,8 @@ type Left struct {
 // The writer's word is cleared first, then all words of segments are written, and the begin word
 // last. So a writer that sees the begin word can rely on the others, once it reads them again. A
 // crash in between leaves words of an earlier term, or no begin word: the next lender begins anew.
+// The segments that the log does not keep are durably marked as used before that, so the next
+// lender finds them in Recover.
 func (l *Lender) Begin(log int, term uint64) (left []Left, err error) {
 	g := &l.logs[log]
 	goesOn := len(g.segments)
@@ -224,6 +231,10 @@ func (l *Lender) Begin(log int, term uint64) (left []Left, err error) {
 // Step finds the segments that writers have finished, frees those that were given back, and lends
 // others, as long as Options.Own stay free. Each log that has begun its term gets up to
 // Options.Lent.
+//
+// States are durable before what relies on them: a segment is marked as used before Next returns
+// it, and as free before it may be lent again. So a crash between two of these leaves each segment
+// to Recover, or lent as before, or free.
 func (l *Lender) Step() error {
 	if err := read(l.ep, l.words, l.o.doneAt(0)); err != nil {
 		return err
@@ -256,7 +267,11 @@ func (l *Lender) done(log int) (n uint64, ok bool) {
 
 // lend lends segments, first to the logs that have the fewest. A segment is marked as in use,
 // durably, before its writer knows of it. So a segment that may have entries is always marked,
-// whatever crashes.
+// whatever crashes. A crash between mark and word leaves a segment in use without entries, which
+// the next lender lends to the same log (Begin).
+//
+// A log has fewer than Options.Lent segments when its next word is written. So the segment that the
+// word named before is finished: its writer has read the word.
 func (l *Lender) lend() error {
 	var taken []int
 	b := l.ep.Batch()
@@ -335,7 +350,8 @@ func (l *Lender) Digest(s Segment, f func(*Entry) error) error {
 	return l.scan(s, math.MaxUint64, f)
 }
 
-// Free gives back a segment that was digested. A later Step makes it free.
+// Free gives back a segment that was digested. A later Step makes it free. A crash before that
+// leaves it used, and Recover returns its entries again.
 func (l *Lender) Free(s Segment) { l.freed = append(l.freed, s) }
 
 // Close ends the lender. Writers keep what they were lent, for the rest of the term.

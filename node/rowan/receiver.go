@@ -102,6 +102,7 @@ func (t *Table) Receiver(ep rdma.Endpoint) (*Receiver, error) {
 		partial: make([]partial, keys), grants: words(), none: make([]bool, t.o.Sources),
 		spent: words(), words: make([]byte, 8*t.o.Sources),
 	}
+	// Of entries in segments that earlier receivers have freed only the floors are left.
 	for i := range t.segments {
 		for k, floor := range t.segments[i].floors {
 			r.floors[k] = max(r.floors[k], floor)
@@ -194,7 +195,8 @@ func (r *Receiver) Step() error {
 
 // settle returns which segments in the ring are settled and which are not, both in order. A segment
 // is settled when no block can land in it any more. On a fabric that counts the ring knows it;
-// elsewhere it is so SettleAfter after the segment was seen to be full.
+// elsewhere it is so SettleAfter after the segment was seen to be full: an append that takes longer
+// than AckWithin does not count as acknowledged.
 func (r *Receiver) settle() (done []int, left []pushed, err error) {
 	var c rdma.RingCount
 	if r.counts {
@@ -375,7 +377,8 @@ func (r *Receiver) release() error {
 	return nil
 }
 
-// Close ends the ring. The next receiver recovers what is in the log.
+// Close ends the ring. Segments in the ring stay marked as in use, so that the next receiver
+// recovers what is in them.
 func (r *Receiver) Close() error {
 	if r.ring == nil {
 		return nil

@@ -48,7 +48,9 @@ type Remote struct {
 	term uint64 // 0: nothing is lent
 	// The lender has begun the term.
 	begun bool
-	// Lent segments that the writer has not finished, in the order in which they were lent.
+	// Lent segments that the writer has not finished, in the order in which they were lent. Those
+	// ahead of now are full, and have entries in flight or are behind one that has. Those behind it
+	// are unused.
 	segments []filled
 	// The segment that is filled, by its index in segments, and the offset of the next entry in it.
 	now  int
@@ -112,6 +114,9 @@ func (r *Remote) Begin(term uint64) {
 // counts as in flight until Landed or Return. Entries that are not urgent leave some segments to
 // urgent ones. The error wraps rdma.ErrFull when there is no room and the lender said that it has
 // no more segments, and ErrAsked when it has not said so: then the caller calls Ask.
+//
+// A place that stays empty, since its WRITE failed or the writer crashed, is a gap. Digest and
+// Settle skip it; Ahead stops there.
 func (r *Remote) Place(length int, urgent bool) (Place, error) {
 	n := strides(HeaderBytes + length)
 	if n > r.t.o.SegmentBytes || length > (layout{mtu: logBlock}).part() {
@@ -229,6 +234,9 @@ func (r *Remote) Want() {
 // Ask posts a question: it tells the lender what the writer has finished, and reads what was lent.
 // It returns nil if there is nothing to tell or to ask for, or if another worker has asked. The
 // caller owns the batch, and passes it to Answered when it is finished.
+//
+// The first question of a term also tells the lender that the writer has begun it. Before that no
+// further segment is lent.
 func (r *Remote) Ask(ep rdma.Endpoint) (*rdma.Batch, error) {
 	word, ok := r.ask()
 	if !ok {
