@@ -36,8 +36,6 @@ var mutants = []teeth.Mutant{
 		At: "$k.there = $*exists", Do: ""},
 	{Rule: "what DELs leave is found while a log fills its segment", Pkg: digests, In: "Digester.Step",
 		At: "return $d.ahead()", Do: "return nil", Test: "TestEmptied/batch-kv", Seed: 18},
-	{Rule: "versions go on above what any member took for committed", Pkg: digests, In: "CommitVers.learn",
-		At: "$sh.Find($commit)", Do: "", Test: "TestColdStart/rpc-kv", Seed: 5067},
 	{Rule: "what was told is told again", Pkg: exchangers, In: "Exchanger.Step",
 		At: "$x.ep.Now() >= $x.again", Do: "false", Test: "TestDamage/rwrite-kv", Seed: 5087},
 	{Rule: "a key with a tombstone is not there", Pkg: workers, In: "Worker.find",

@@ -79,8 +79,8 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*row
 	return rowan.ReadTable(ep, o.WithDefaults().LogOf(node), p)
 }
 
-// CommitVers reads the CommitVers that a node's server has published, by shard: its own where it is
-// the primary, and else what it has learned.
+// CommitVers reads the CommitVers that a node's server has published of the shards of which it is
+// the primary, by shard.
 func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
 	return o.readWords(ep, "read CommitVers", o.CommitAt(node, 0))
 }

@@ -9,7 +9,8 @@ import (
 	"github.com/farkv/farkv/node/rowan/kv/state"
 )
 
-// CommitVers tells other servers the CommitVers that this one knows, and learns those of others. It belongs to the task that receives.
+// CommitVers tells other servers the CommitVers of the shards that this one serves, and learns
+// those of others. It belongs to the task that receives.
 type CommitVers struct {
 	s  *state.Server
 	ep rdma.Endpoint
@@ -109,14 +110,18 @@ func (v *CommitVers) Hear() {
 	v.next = 0
 }
 
-// Publish publishes the CommitVers that have changed, also those that the server has learned from
-// primaries: the primary of a later term gives versions above them. A word may lag behind, and is
-// never ahead of what is so.
+// Publish publishes the CommitVers that have changed. A word may lag behind, and is never ahead of
+// what is so. The source of a migration also publishes: its word covers all that was written there,
+// which the target relies on.
 func (v *CommitVers) Publish() error {
+	t := v.s.Known.Last()
 	b := v.ep.Batch()
 	defer b.Release()
 	for i, sh := range v.s.Shards {
-		// It only rises.
+		if !sh.Serving() && t.Shards[i].Source != t.Node {
+			continue
+		}
+		// It only rises within a term.
 		if commit := sh.Committed(); commit != v.published[i] {
 			// A server that begins anew reads it, and a flip of a bit must not raise it.
 			b.WriteWord(v.s.Opt.CommitAt(v.s.Node, i), kv.Seal(commit))
@@ -140,16 +145,12 @@ func (v *CommitVers) learn(b *rdma.Batch) (all bool) {
 			continue
 		}
 		for i, sh := range v.s.Shards {
-			// 0 raises nothing.
-			commit, _ := kv.Unseal(op.Word(i))
-			// Only the primary's word says what is committed, and the source's in a migration: others
-			// may be of earlier terms. These are for a server that becomes the primary: a version up to
-			// one of them would pass for committed at once, though the records that had it may be gone,
-			// as those of DELs are.
+			// Only the primary's word counts, and the source's in a migration: others may be of
+			// earlier terms.
 			if s := &v.askedIn.Shards[i]; s.Primary == node || s.Source == node {
+				// 0 raises nothing.
+				commit, _ := kv.Unseal(op.Word(i))
 				sh.Learn(commit)
-			} else {
-				sh.Find(commit)
 			}
 		}
 	}

@@ -133,8 +133,7 @@ func (s *Shard) Naming(hash, at uint64) (x *index.Index, live bool) {
 	return nil, false
 }
 
-// Find notes a version of a record in a log, or a CommitVer that a member knew in an earlier term.
-// A primary that serves has given higher ones already.
+// Find notes a version of a record in a log. A primary that serves has given higher ones already.
 func (s *Shard) Find(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -145,7 +144,7 @@ func (s *Shard) Find(version uint64) {
 
 // Lead makes the server serve the shard. The caller knows that each replica has all that any
 // replica has. So all versions found are committed, those that the last primary gave included, and
-// the next version is above all of them, and above each CommitVer that any member has learned.
+// the next version is above all of them.
 func (s *Shard) Lead() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
