@@ -130,6 +130,6 @@ var caught = regexp.MustCompile(`not linearizable|damage|DAMAGE|leaked|free and 
 	`no such client|table says|not on the last|is not adopted|got .* want|operations failed|torn: true|` +
 	`failed operation:|late operation:|of \d+ writes: outcome unknown|waits for recovery:|recovery did not end:|` +
 	`endless: seed|panic: seed|are unclean still|is not unclean|earlier ones are unresolved|` +
-	`the pool is full with|round 0: delete`)
+	`the pool is full with|round 0: delete|delete: find room`)
 
 func TestMutants(t *testing.T) { protocolSuite.Run(t, mutants) }
