@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/reports/eval"
 	"github.com/farkv/farkv/reports/eval/evaltest"
 	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 func TestMain(m *testing.M) { evaltest.Main(m) }
@@ -18,7 +19,7 @@ func TestMain(m *testing.M) { evaltest.Main(m) }
 // TestFusee does the quick size of the report; its longest parts, four fifths of it, with
 // FARKV_REPORTS=all.
 func TestFusee(t *testing.T) {
-	if evaltest.Raced {
+	if teeth.UnderRace {
 		evaltest.Run(t, Paper, "latency") // several runs at a time
 		return
 	}
@@ -60,7 +61,7 @@ func TestFusee(t *testing.T) {
 const lineWidth = 120
 
 func TestSameSeedSameReport(t *testing.T) {
-	if evaltest.Raced {
+	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	text := func(markdown bool) string {

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/reports/eval/evaltest"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // TestFigure4b: with f = 2.3 and rows of 8 entries more than 95 % of a table are used when the
@@ -13,7 +13,7 @@ import (
 // of the worst neighbourhood of all, so it comes the earlier the larger the table is: at 95 % of
 // 10,000 rows and at 92 % of 100,000. The paper does not say how large its tables were.
 func TestFigure4b(t *testing.T) {
-	if evaltest.Raced {
+	if teeth.UnderRace {
 		t.Skip("only computes; run without -race")
 	}
 	average := func(factor float64, entries int, tables uint64) float64 {
@@ -44,7 +44,7 @@ func TestFigure4b(t *testing.T) {
 // large part of it. In the paper about half of them move nothing; here 94 %, since a free slot in a
 // key's second row is as good as one in its first: both are locked and read.
 func TestFigure4c(t *testing.T) {
-	if evaltest.Raced {
+	if teeth.UnderRace {
 		t.Skip("only computes; run without -race")
 	}
 	const rows = 10_000

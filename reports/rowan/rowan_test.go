@@ -1,8 +1,10 @@
 package rowan
 
 import (
-	"github.com/farkv/farkv/reports/eval/evaltest"
 	"testing"
+
+	"github.com/farkv/farkv/reports/eval/evaltest"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 func TestMain(m *testing.M) { evaltest.Main(m) }
@@ -10,7 +12,7 @@ func TestMain(m *testing.M) { evaltest.Main(m) }
 // TestRowan does the quick size of the report; its longest parts, nine tenths of it, with
 // FARKV_REPORTS=all.
 func TestRowan(t *testing.T) {
-	if evaltest.Raced {
+	if teeth.UnderRace {
 		t.Skip("runs are as TestFusee's; run without -race")
 	}
 	parts := evaltest.But(Paper, "stores", "reads", "objects", "load", "entries", "replicas", "threads", "resharding")

@@ -1,15 +1,17 @@
 package rtx
 
 import (
-	"github.com/farkv/farkv/reports/eval/evaltest"
 	"testing"
+
+	"github.com/farkv/farkv/reports/eval/evaltest"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 func TestMain(m *testing.M) { evaltest.Main(m) }
 
 // TestRTX does the quick size of the report; its longest parts with FARKV_REPORTS=all.
 func TestRTX(t *testing.T) {
-	if evaltest.Raced {
+	if teeth.UnderRace {
 		t.Skip("runs are as TestFusee's; run without -race")
 	}
 	parts := evaltest.But(Paper, "trees", "choices", "tables", "steps")

@@ -1,15 +1,17 @@
 package swarm
 
 import (
-	"github.com/farkv/farkv/reports/eval/evaltest"
 	"testing"
+
+	"github.com/farkv/farkv/reports/eval/evaltest"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 func TestMain(m *testing.M) { evaltest.Main(m) }
 
 // TestSwarm does the quick size of the report; its longest parts with FARKV_REPORTS=all.
 func TestSwarm(t *testing.T) {
-	if evaltest.Raced {
+	if teeth.UnderRace {
 		t.Skip("runs are as TestFusee's; run without -race")
 	}
 	parts := evaltest.But(Paper, "load", "clients", "words")
