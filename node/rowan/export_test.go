@@ -16,6 +16,9 @@ func (r *Receiver) Released(s Segment) bool {
 	return seg.state == free || seg.push != s.Push
 }
 
+// DoneAt returns the address of the word in which a remote log's writer says what it has finished.
+func (t *Table) DoneAt(log int) rdma.Addr { return t.o.doneAt(log) }
+
 // What tests of the table's words use.
 
 func StateWord(st int, owner uint16, push uint64) uint64 {

@@ -259,10 +259,12 @@ func (l *Lender) Step() error {
 }
 
 // done returns how many segments a log's writer has finished of those that it was lent in the term.
-// It reports false if the writer has not begun the term.
+// It reports false if the writer has not begun the term, or if a bit of its word has flipped, so
+// that it says more than there were: the writer writes the word again when it asks next.
 func (l *Lender) done(log int) (n uint64, ok bool) {
-	word, term := binary.LittleEndian.Uint64(l.words[8*log:]), l.logs[log].term
-	return word & (1<<32 - 1), term > 0 && word>>32 == term
+	word, g := binary.LittleEndian.Uint64(l.words[8*log:]), &l.logs[log]
+	n = word & (1<<32 - 1)
+	return n, g.term > 0 && word>>32 == g.term && n <= g.count
 }
 
 // lend lends segments, first to the logs that have the fewest. A segment is marked as in use,

@@ -168,6 +168,33 @@ func TestRemote(t *testing.T) {
 	}
 }
 
+// TestFlippedDone flips each bit of the word in which a writer says what it has finished: of more
+// segments than it was lent none is taken for finished, and the writer goes on when it asks again.
+func TestFlippedDone(t *testing.T) {
+	for bit := range 64 {
+		r := newRemote(t, rowan.Options{Remotes: 1, Lent: 4}, 0)
+		r.lend()
+		at := r.table.DoneAt(0)
+		word, err := rdma.ReadWord(r.ep, "read", at, patience)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := r.ep.Batch()
+		b.WriteWord(at, word^1<<bit)
+		if err := rdma.Do(r.ep, b, patience); err != nil {
+			t.Fatal(err)
+		}
+		if all := r.step(); len(all) > 0 && (word^1<<bit)&(1<<32-1) > uint64(r.o.Lent) {
+			t.Errorf("bit %d: segments %v are done with", bit, all)
+		}
+		r.log.Want()
+		r.ask(true)
+		if all := r.step(); len(all) > 0 {
+			t.Errorf("bit %d: segments %v are done with, behind the writer's word", bit, all)
+		}
+	}
+}
+
 // TestRemoteFull: a log has no segments before it has a writer, and no more than it may have. What
 // is not urgent leaves some for what is.
 func TestRemoteFull(t *testing.T) {

@@ -101,7 +101,8 @@ func (d *Digester) takeNow(seg rowan.Segment, e *rowan.Entry) error {
 // ahead digests what there is in segments that are not used yet, while the server is short of free
 // ones. Each remote log has a segment of its own that is filled, and the entries there may be the
 // ones that make the garbage of which room is made: with few DELs in each, none is ever full, no
-// cleaner finds anything, and DELs are refused for ever. A ring has one segment for all sources.
+// cleaner finds anything, and DELs are refused for ever. A ring fills one segment a stream, for all
+// sources.
 //
 // It happens a few times in the time after which a write is refused.
 func (d *Digester) ahead() error {
