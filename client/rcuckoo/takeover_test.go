@@ -320,3 +320,66 @@ func TestRecovered(t *testing.T) {
 		t.Errorf("%d crashes left the old value, %d the new one", old, changed)
 	}
 }
+
+// cutOff is a fabric whose workers post so many batches, and no more.
+type cutOff struct {
+	*shm.Fabric
+	posts int
+}
+
+var errCutOff = errors.New("cut off")
+
+func (f *cutOff) Open(name string) (rdma.Endpoint, error) {
+	ep, err := f.Fabric.Open(name)
+	return cutEndpoint{ep, f}, err
+}
+
+type cutEndpoint struct {
+	rdma.Endpoint
+	f *cutOff
+}
+
+func (e cutEndpoint) Post(b *rdma.Batch) error {
+	if e.f.posts--; e.f.posts < 0 {
+		return errCutOff
+	}
+	return e.Endpoint.Post(b)
+}
+
+// TestMakeIsCutOff ends Make behind each of its batches. Clients find no store, or one of which each
+// shard has a leader.
+func TestMakeIsCutOff(t *testing.T) {
+	p := inlinePool(3)
+	p.Replicas = 2
+	l, err := table.New(p, 3)
+	must(t, err)
+	missing, found := 0, 0
+	for posts := 0; ; posts++ {
+		f, err := shm.NewMem(shm.Geometry{Nodes: 3, Memory: l.Bytes, Clients: p.Clients}, node.Serve)
+		must(t, err)
+		made := Make(&cutOff{f, posts}, p)
+		ep, err := f.Open("reader")
+		must(t, err)
+		if _, err := node.ReadHeader(ep, 3); err != nil {
+			missing++
+		} else {
+			found++
+			for shard := range p.Shards {
+				role, err := rdma.ReadWord(ep, "read role", l.RoleAt(shard), time.Second)
+				if must(t, err); role != table.Leading {
+					t.Errorf("behind %d batches shard %d has role %#x", posts, shard, role)
+				}
+			}
+		}
+		must(t, errors.Join(ep.Close(), f.Close()))
+		if made == nil {
+			break
+		}
+		if !errors.Is(made, errCutOff) {
+			t.Fatal(made)
+		}
+	}
+	if missing < 2 || found < 2 {
+		t.Errorf("%d pools had no header, and %d had one: this test shows nothing", missing, found)
+	}
+}
