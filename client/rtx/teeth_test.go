@@ -94,7 +94,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "a log is whole", In: "record.decode",
 		At: "$n == 0 || le.Uint64($p) != xxhash.Sum64($p[8:])", Do: "$n == 0", Test: "TestTornLog"},
 	{Rule: "one of several repairs finishes a commit", In: "repairer.takeOver",
-		At: "$_, $first, $err := $w.trips.Swap($*how); if $err != nil || !$first { $*fail }", Do: "", Test: "TestOneRepair"},
+		At: "$_, $first, $err := $w.trips.Swap($*how); if $err != nil || !$first { $*fail }", Do: "",
+		Test: "TestOneRepair"},
 	// Locks that are wanted.
 	{Rule: "a lock that is wanted passes to a transaction that is late", In: "Worker.mayLock",
 		At: "!$k.Wanted() || $w.late()", Do: "true", Test: "TestWanted"},

@@ -132,7 +132,8 @@ func originalPool(p Params) (params original.Params, memory uint64, err error) {
 
 // sizeOriginal fills in what p leaves open. There is one copy of everything.
 func sizeOriginal(p Params) Params {
-	return sizeBy(originalPool, p, cmp.Or(p.Own.Int(valueBytes), p.PairBytes)) // as long as values may be, keys do not count
+	// As long as values may be: keys do not count.
+	return sizeBy(originalPool, p, cmp.Or(p.Own.Int(valueBytes), p.PairBytes))
 }
 
 // limitsOfOriginal reads what a pool takes from the parameters in its header.

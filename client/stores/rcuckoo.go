@@ -138,7 +138,8 @@ func rcuckooPool(p Params) (params rcuckoo.Params, memory uint64, err error) {
 // sizeRcuckoo fills in what p leaves open. There is one replica of everything, as in the paper,
 // unless there are to be more.
 func sizeRcuckoo(p Params) Params {
-	return sizeBy(rcuckooPool, p, cmp.Or(p.Own.Int(valueBytes), p.PairBytes)) // as long as values may be, keys do not count
+	// As long as values may be: keys do not count.
+	return sizeBy(rcuckooPool, p, cmp.Or(p.Own.Int(valueBytes), p.PairBytes))
 }
 
 // limitsOfRcuckoo reads what a pool takes from the parameters in its header.

@@ -284,7 +284,8 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 			return behindRival, nil
 		default:
 			s.stats.Ended++
-			_, ok, err := s.trips.Swap(stepEndRival, s.addrOf(slotAt{a.subtable, w}), uint64(w.word), uint64(w.word.as(void)))
+			at := s.addrOf(slotAt{a.subtable, w})
+			_, ok, err := s.trips.Swap(stepEndRival, at, uint64(w.word), uint64(w.word.as(void)))
 			if err != nil || !ok {
 				return undecided, err
 			}
