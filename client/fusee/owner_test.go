@@ -78,6 +78,47 @@ func TestBlockIsLeftAgain(t *testing.T) {
 	})
 }
 
+// unheard executes its worker's first batch of a step, and says that the node did not answer.
+type unheard struct {
+	rdma.Endpoint
+	step rdma.Step
+	then func()
+}
+
+func (d *unheard) Post(b *rdma.Batch) error {
+	if b.Step() != d.step || b.Len() == 0 {
+		return d.Endpoint.Post(b)
+	}
+	d.step = ""
+	done := d.Endpoint.Batch()
+	defer done.Release()
+	for i := range b.Len() {
+		done.CompareSwap(b.Op(i).Addr, b.Op(i).Expect, b.Op(i).Value)
+	}
+	if err := rdma.Do(d.Endpoint, done, time.Second); err != nil {
+		return err
+	}
+	d.then()
+	return &rdma.OpError{Verb: rdma.CompareSwap, Addr: b.Op(0).Addr, Len: 8, Err: rdma.ErrNodeDown}
+}
+
+// A client that leaves blocks does not know whether their entries have changed, and another client
+// has adopted and filled one of them meanwhile. The first client does not mark its objects again.
+func TestBlockIsLeftOnce(t *testing.T) {
+	f := pool(t, 1, cramped(1))
+	y := worker(t, f, Options{}, nil)
+	ep := &unheard{open2(t, f), session.StepPassOn, func() { must(t, y.Insert(k, []byte("1"))) }}
+	x, err := Open(ep, thrifty(Options{}))
+	must(t, err)
+	must(t, x.Insert([]byte("x"), nil))
+	must(t, x.Delete([]byte("x")))
+	must(t, x.Close())
+	wantValue(t, y, "key", "1")
+	must(t, y.Insert([]byte("another"), []byte("2")))
+	wantValue(t, y, "key", "1")
+	checkClean(t, f)
+}
+
 // A client that has filled a pool can empty it, whatever the size of its pairs.
 func TestFullPoolIsEmptied(t *testing.T) {
 	for _, size := range []int{100, 1000, 1900, 3900} {

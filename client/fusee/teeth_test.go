@@ -67,6 +67,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "a client that leaves unmarks what may look free and is not", Pkg: "memory", In: "Allocator.leave",
 		At: "$a.$Tables.$writeHeads($list, false)",
 		Do: "$a.$Tables.$writeHeads(nil, false)", Test: "TestUnresolvedIsNotAdopted"},
+	{Rule: "a client that may have left a block reads its entry before it marks anything in it", Pkg: "memory",
+		In: "Allocator.leave", At: "$a.Untidy = true", Do: "", Test: "TestBlockIsLeftOnce"},
 	{Rule: "a client lends what it has above its share", Pkg: "memory", In: "Allocator.lend",
 		At: "len($others) <= $r.fair", Do: "len(others) >= 0 || a.fair < 0", Test: "TestLent"},
 	{Rule: "a client that lends keeps an object for its DELETEs", Pkg: "memory", In: "Allocator.lend",

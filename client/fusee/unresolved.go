@@ -177,17 +177,10 @@ func (u *unresolvedWrites) holdsWord(s *unresolvedWrite) bool {
 	return false
 }
 
-// landWrites finds out whether the verbs of unresolved writes are still in flight. It posts a
-// READ to every node that waits for earlier atomics and comes after earlier WRITEs to that node.
-// When all of them have come back, nothing that was posted before is in flight. When one fails
-// nothing is learned.
+// landWrites finds out whether the verbs of unresolved writes are still in flight. When a node does
+// not answer nothing is learned.
 func (u *unresolvedWrites) landWrites() {
-	b := u.s.Batch()
-	defer b.Release()
-	for _, n := range u.s.Holders {
-		b.Read(u.s.Ceiling(u.s.ID, n), 8).Fence = true
-	}
-	if u.s.Do(session.StepProbe, b) == nil {
+	if u.s.Fence() == nil {
 		u.landed()
 	}
 }

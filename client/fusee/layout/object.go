@@ -3,6 +3,7 @@ package layout
 import (
 	"bytes"
 	"encoding/binary"
+	"fmt"
 
 	"github.com/cespare/xxhash/v2"
 
@@ -257,6 +258,9 @@ func HeadOf(p []byte) Head {
 		keyLen: int(LE.Uint16(p[KeyLenAt:])), valueLen: int(LE.Uint16(p[valueLenAt:])),
 		writer: rdma.ClientID(owner >> 48), seq: owner & (1<<48 - 1)}
 }
+
+// String returns what decides whether the object is free, for reports of damage.
+func (h Head) String() string { return fmt.Sprintf("incarnation %d, mark %d", h.Incarnation, h.Mark) }
 
 // Free reports whether the object is not in use.
 func (h Head) Free() bool { return h.Mark == uint64(h.Incarnation) || h.Incarnation == 0 }

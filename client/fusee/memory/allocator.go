@@ -65,7 +65,8 @@ type Allocator struct {
 	Parting []*Slab
 	// Blocks on their way to be vacant, in the order in which they became empty.
 	Emptied []emptied
-	// Untidy: tables may name this client as the owner of a block that is not among Own.
+	// Untidy: tables may name this client as the owner of a block that is not among Own, or another
+	// one as that of a block among Parting.
 	Untidy bool
 	// pinned are the objects of writes of unknown outcome. No block is left meanwhile, since verbs
 	// may be in flight into the objects.

@@ -145,8 +145,13 @@ const fairShare = 6
 
 // LeaveAll leaves all blocks to others. No write is unresolved, and background work is over.
 func (a *Allocator) LeaveAll() error {
-	// Tables may give this client blocks that it does not know. Those have to be left, too.
+	// Tables may give this client blocks that it does not know: those have to be left, too. Or not
+	// give it those that it knows: no object of them may be marked. A change of an entry may still be
+	// in flight, and is over behind the fence.
 	if a.Untidy {
+		if err := a.s.Fence(); err != nil {
+			return err
+		}
 		if err := a.tidy(); err != nil {
 			return err
 		}
@@ -175,7 +180,8 @@ func (a *Allocator) Part(s *Slab) {
 }
 
 // LeaveParting leaves the blocks that are out of use. Blocks that it does not reach, because a
-// node died or the view changed, stay out of use: resync decides, or the next try.
+// node died or the view changed, stay out of use: resync decides, or LeaveAll. When Untidy is set
+// behind an error, a block may be another client's already, and tidy comes before the next try.
 func (a *Allocator) LeaveParting() error {
 	for ; len(a.Parting) > 0; a.Parting = a.Parting[1:] {
 		for s := a.Parting[0]; len(s.Blocks) > 0; {
@@ -194,7 +200,9 @@ func (a *Allocator) LeaveParting() error {
 // leave passes blocks on to node.Left. Before that it marks those objects that are free. It
 // unmarks those that are not free but may look so: objects that rest, and those of unresolved
 // writes, some of which were never written. Their WRITEs that are still in flight land before
-// this one, by the order of a node's queue. It may be repeated.
+// this one, by the order of a node's queue. It may be repeated as long as it has not come to the
+// entries. Behind that another client may own the blocks and use the objects: then tidy has to find
+// out first.
 //
 // An adopter relies on the marks (inherit). So they are complete, on all replicas, before any
 // entry changes. Hints come after the marks and before the entries, so that adopters see how much
@@ -218,8 +226,10 @@ func (a *Allocator) leave(blocks []*Block, free []Place) error {
 	if err := a.Tables.setHints(blocks, list); err != nil {
 		return err
 	}
-	// From here on other clients may adopt the blocks.
+	// From here on other clients may adopt the blocks, also when this client does not hear that it has
+	// passed them on.
 	if err := a.Tables.PassOn(blocks); err != nil {
+		a.Untidy = true
 		return err
 	}
 	for _, blk := range blocks {

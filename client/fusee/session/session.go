@@ -94,6 +94,17 @@ func (s *Session) Swap(step rdma.Step, a rdma.Addr, expect, value uint64) (found
 	return op.Result, err
 }
 
+// Fence returns when nothing that was posted before is in flight. It posts a READ to every node,
+// which waits for earlier atomics and comes after earlier WRITEs to that node.
+func (s *Session) Fence() error {
+	b := s.Batch()
+	defer b.Release()
+	for _, n := range s.Holders {
+		b.Read(s.Ceiling(s.ID, n), 8).Fence = true
+	}
+	return s.Do(StepProbe, b)
+}
+
 // IsLost reports whether an item has no replica left. The view then places it on a node that is
 // gone, so that the list is never empty.
 func (s *Session) IsLost(place []node.Replica) bool {
