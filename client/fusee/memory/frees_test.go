@@ -70,10 +70,48 @@ func TestOwnObjectsWaitForFrees(t *testing.T) {
 	}
 }
 
+// An object's earlier use is freed a second time while the next use is under way: that use is not
+// over.
+func TestEarlierUseIsFreedAgain(t *testing.T) {
+	p := params(3 * time.Second)
+	f := sim.New(sim.Options{Nodes: 2, Memory: poolBytes, Clients: p.Clients, Handler: node.Serve})
+	t.Cleanup(func() { f.Close() })
+	if err := session.Make(f, p); err != nil {
+		t.Fatal(err)
+	}
+	a := allocator(t, f)
+	take := func() layout.Object {
+		o, err := a.Take(0, 0, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return o
+	}
+	first := take()
+	a.Reclaim.Lay(first)
+	a.s.Sleep(2 * a.Reclaim.Rest)
+	now := take()
+	for now.Unit != first.Unit {
+		now = take()
+	}
+	a.Reclaim.Lay(first)
+	if a.Reclaim.Over(now) || !a.Reclaim.Over(first) {
+		t.Errorf("use %d is over: %v, use %d: %v; want the first alone", first.Incarnation, a.Reclaim.Over(first),
+			now.Incarnation, a.Reclaim.Over(now))
+	}
+	a.Reclaim.Lay(now)
+	if !a.Reclaim.Over(now) {
+		t.Errorf("use %d was freed, and is not over", now.Incarnation)
+	}
+}
+
 // mutants break the rules of this package that its own tests show. Package fusee has the others.
 var mutants = []teeth.Mutant{
 	{Rule: "an own object waits for the frees before it", In: "Reclaim.ripen",
 		At: "$r.$landed == $r.$queued", Do: "$r.$landed <= $r.$queued", Test: "TestOwnObjectsWaitForFrees"},
+	{Rule: "an earlier use that rests does not end a later one", In: "Reclaim.rests",
+		At: "$x.$tag == $anyTag || $x.$tag == int32($r.$s.Tag($o.Incarnation))", Do: "true",
+		Test: "TestEarlierUseIsFreedAgain"},
 }
 
 func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }

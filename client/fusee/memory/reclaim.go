@@ -142,7 +142,7 @@ func (r *Reclaim) Owns(o layout.Object) bool {
 // again.
 func (r *Reclaim) Over(o layout.Object) bool {
 	p, own := r.h.PlaceOf(o.Unit, o.Class)
-	return own && (p.Block.Idle(p.Index) || p.Block.Incarnations[p.Index] != o.Incarnation) || r.rests(o.Unit)
+	return own && (p.Block.Idle(p.Index) || p.Block.Incarnations[p.Index] != o.Incarnation) || r.rests(o)
 }
 
 // MarkFree makes an object of this client's free by its marks, on all replicas.
@@ -151,9 +151,12 @@ func (r *Reclaim) MarkFree(o layout.Object) error {
 	return r.t.writeHeads([]Place{p}, true)
 }
 
-// rests reports whether an object is in quarantine.
-func (r *Reclaim) rests(unit uint64) bool {
-	return slices.ContainsFunc(r.resting[r.head:], func(x resting) bool { return x.unit == unit })
+// rests reports whether an object is in quarantine behind this use. What rests may also be an earlier
+// use, which was freed a second time.
+func (r *Reclaim) rests(o layout.Object) bool {
+	return slices.ContainsFunc(r.resting[r.head:], func(x resting) bool {
+		return x.unit == o.Unit && (x.tag == anyTag || x.tag == int32(r.s.Tag(o.Incarnation)))
+	})
 }
 
 // mature ends the quarantine of objects: own ones become ripe, others go into carriers.
