@@ -37,9 +37,6 @@ func (c *cluster) audit(ep rdma.Endpoint, state map[string][]byte, keys int) err
 			return fmt.Errorf("server %d has noted term %d, %w, want %d", node, term, err, c.config.Term)
 		}
 		found, err := c.newest(ep, node)
-		if err == nil {
-			err = c.rising(ep, node)
-		}
 		if err != nil {
 			return fmt.Errorf("audit node %d: %w", node, err)
 		}
@@ -83,35 +80,4 @@ func (c *cluster) newest(ep rdma.Endpoint, nodes ...int) (map[string][]byte, err
 		}
 	}
 	return found, nil
-}
-
-// rising returns an error unless versions of a shard rise with terms in a server's logs: a primary
-// gives versions above all that are found. So CommitVer of earlier terms covers none of them.
-func (c *cluster) rising(ep rdma.Endpoint, node int) error {
-	promises, err := rdma.Rings(ep)
-	if err != nil {
-		return err
-	}
-	type terms map[uint32][2]uint64 // the lowest version, and the highest
-	found := make([]terms, c.o.Shards)
-	err = kv.Collect(ep, c.o, promises, node, func(r *kv.Collected) {
-		if found[r.Shard] == nil {
-			found[r.Shard] = terms{}
-		}
-		v, ok := found[r.Shard][r.Term]
-		if !ok {
-			v[0] = r.Version
-		}
-		found[r.Shard][r.Term] = [2]uint64{min(v[0], r.Version), max(v[1], r.Version)}
-	})
-	for shard, all := range found {
-		for t, v := range all {
-			for u, w := range all {
-				if t < u && v[1] >= w[0] {
-					err = fmt.Errorf("shard %d has version %d in term %d, and %d in term %d", shard, v[1], t, w[0], u)
-				}
-			}
-		}
-	}
-	return err
 }

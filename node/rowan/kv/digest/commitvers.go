@@ -121,8 +121,8 @@ func (v *CommitVers) Publish() error {
 		if !sh.Serving() && t.Shards[i].Source != t.Node {
 			continue
 		}
-		// It only rises within a term.
-		if commit := sh.Committed(); commit != v.published[i] {
+		// It only rises: a primary goes on above what it has published.
+		if commit := sh.CommitVer(); commit > v.published[i] {
 			// A server that begins anew reads it, and a flip of a bit must not raise it.
 			b.WriteWord(v.s.Opt.CommitAt(v.s.Node, i), kv.Seal(commit))
 			v.published[i] = commit
@@ -150,7 +150,7 @@ func (v *CommitVers) learn(b *rdma.Batch) (all bool) {
 			if s := &v.askedIn.Shards[i]; s.Primary == node || s.Source == node {
 				// 0 raises nothing.
 				commit, _ := kv.Unseal(op.Word(i))
-				sh.Learn(commit)
+				sh.Learn(node, commit)
 			}
 		}
 	}

@@ -144,8 +144,8 @@ func (d *Digester) Take(u *Segment, e *rowan.Entry) error {
 	}
 	// A server that becomes the primary gives versions above all that it has found.
 	sh.Find(r.Version)
-	u.note(r.Shard, r.Version)
-	u.records = append(u.records, state.Located{At: e.Blocks[0].Offset(), Shard: r.Shard, Version: r.Version})
+	u.note(r.Shard, r.Order)
+	u.records = append(u.records, state.Located{At: e.Blocks[0].Offset(), Shard: r.Shard, Order: r.Order})
 	if d.add(u.Segment, e, r); len(d.group) == groupSize {
 		return d.Flush()
 	}
@@ -167,15 +167,17 @@ func (d *Digester) add(seg rowan.Segment, e *rowan.Entry, r kv.Record) {
 	}
 }
 
-// note notes that the segment has a version of a shard.
-func (u *Segment) note(shard int, version uint64) {
+// note notes that the segment has a record of a shard.
+func (u *Segment) note(shard int, o kv.Order) {
 	for i := range u.highest {
 		if h := &u.highest[i]; h.shard == shard {
-			h.version = max(h.version, version)
+			if h.Before(o) {
+				h.Order = o
+			}
 			return
 		}
 	}
-	u.highest = append(u.highest, highest{shard, version})
+	u.highest = append(u.highest, highest{shard, o})
 }
 
 // Flush updates the indexes with the entries of the group, in their order. What the indexes name
@@ -267,17 +269,17 @@ func (d *Digester) current(f *fresh, at uint64) ([]byte, error) {
 	return nil, rowan.ErrDamaged
 }
 
-// Segment is a digested segment, with its records, and the highest version of each shard in it.
+// Segment is a digested segment, with its records, and the last of each shard in it.
 type Segment struct {
 	rowan.Segment
 	highest []highest
 	records []state.Located
 }
 
-// highest is the highest version of a shard in a segment.
+// highest is the last record of a shard in a segment, by term and version.
 type highest struct {
-	shard   int
-	version uint64
+	shard int
+	kv.Order
 }
 
 // Step digests all used segments. In between it steps the log, since digesting takes long.
@@ -313,7 +315,7 @@ func (d *Digester) Commit() error {
 	var all, dead []rowan.Segment
 	d.used = slices.DeleteFunc(d.used, func(u Segment) bool {
 		for _, h := range u.highest {
-			if sh := d.s.Shards[h.shard]; sh.Index() != nil && h.version > sh.Committed() {
+			if sh := d.s.Shards[h.shard]; sh.Index() != nil && !sh.Committed(h.Order) {
 				// No index names its records, and give sends only what an index names.
 				if d.s.Table.Owner(u.Segment).Received() && d.s.Space.IsDead(u.Index) {
 					dead = append(dead, u.Segment)
@@ -367,7 +369,7 @@ func (d *Digester) Uncommitted(more []Segment) (all []state.Located) {
 	for _, list := range [][]Segment{d.used, d.early, more} {
 		for _, u := range list {
 			for _, r := range u.records {
-				if sh := d.s.Shards[r.Shard]; sh.Index() != nil && r.Version > sh.Committed() {
+				if sh := d.s.Shards[r.Shard]; sh.Index() != nil && !sh.Committed(r.Order) {
 					all = append(all, r)
 				}
 			}

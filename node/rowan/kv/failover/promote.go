@@ -71,7 +71,9 @@ func (c *control) promote() error {
 	c.s.Known.Settle(t.Term)
 	for i, sh := range c.s.Shards {
 		if t.Leads(i) {
-			sh.Lead()
+			sh.Lead(uint32(t.Term), t.Node)
+		} else {
+			sh.Settle(uint32(t.Term), t.Shards[i].Primary)
 		}
 	}
 	c.promoted, c.resumed = t.Term, nil

@@ -66,8 +66,8 @@ func TestPromote(t *testing.T) {
 		t.Fatal(err)
 	}
 	goOn()
-	if !sh.Serving() || sh.Committed() != given.Version {
-		t.Errorf("the server serves: %t, up to version %d; it was given %d", sh.Serving(), sh.Committed(),
+	if !sh.Serving() || sh.CommitVer() != given.Version {
+		t.Errorf("the server serves: %t, up to version %d; it was given %d", sh.Serving(), sh.CommitVer(),
 			given.Version)
 	}
 }

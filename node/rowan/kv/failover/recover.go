@@ -75,9 +75,10 @@ func (c *control) remember() error {
 	for i, sh := range c.s.Shards {
 		if since[i] > 0 {
 			sh.Gain(since[i], o.Keys/o.Shards)
-			// It is not ahead of what was so, and spares giving records that all replicas have.
-			sh.Learn(published[i])
 		}
+		// It is of an unknown term, so it covers nothing. But the server goes on above it: see
+		// state.Shard.Lead.
+		sh.Find(published[i])
 	}
 	return nil
 }

@@ -132,7 +132,7 @@ func (b *Bench) Adopt(c *shards.Config) {
 	for i, sh := range b.Server.Shards {
 		if t.Leads(i) {
 			sh.Gain(t.Term, 10)
-			sh.Lead()
+			sh.Lead(uint32(t.Term), t.Node)
 		}
 	}
 	b.Server.Known.Settle(t.Term)

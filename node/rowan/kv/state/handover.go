@@ -3,6 +3,7 @@ package state
 import (
 	"sync"
 
+	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/shards/cm"
 )
 
@@ -53,9 +54,9 @@ func (h *Handover) Told(term uint64) []cm.Digest {
 
 // Located is a record and where its entry lies.
 type Located struct {
-	At      uint64 // offset in the node's memory
-	Shard   int
-	Version uint64
+	At    uint64 // offset in the node's memory
+	Shard int
+	kv.Order
 }
 
 // Gift is what a server gives the other replicas at the beginning of a term: records that may not

@@ -5,6 +5,7 @@ import (
 	"sync"
 
 	"github.com/farkv/farkv/node/rowan/index"
+	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
@@ -30,8 +31,11 @@ type Shard struct {
 	serves bool
 	// The last version that was given, or the highest that was found in a log.
 	version uint64
-	// CommitVer: all versions up to it are on all replicas. It never exceeds what is so.
-	commit uint64
+	// All records up to it, by term and version, are on all replicas. Its term is the last one in which
+	// the server has all that any replica had (Settle), and its version is the CommitVer of that term's
+	// primary, the leader. It never exceeds what is so.
+	commit kv.Order
+	leader int
 	// Versions above commit that are on all replicas: a bit each, modulo window.
 	acked [window / 64]uint64
 	// Requests that the primary received, and writes that it sent to each other replica. They only
@@ -142,20 +146,31 @@ func (s *Shard) Find(version uint64) {
 	}
 }
 
-// Lead makes the server serve the shard. The caller knows that each replica has all that any
-// replica has. So all versions found are committed, those that the last primary gave included, and
-// the next version is above all of them.
-func (s *Shard) Lead() {
+// Settle notes that each replica has all records of earlier terms that any replica has. node is the
+// primary of the term.
+//
+// CommitVer begins again with each term. A new primary gives versions above those of the records
+// that it finds; records with higher ones may be gone, as those of DELs are, while another replica
+// has learned that they were committed. What it gives must not pass for committed there.
+func (s *Shard) Settle(term uint32, node int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.serves {
-		// Their versions are above what was found.
-		return // writes are in flight
+	s.version = max(s.version, s.commit.Version)
+	s.commit, s.leader = kv.Order{Term: term}, node
+}
+
+// Lead is Settle by the term's primary, which serves the shard from here on. All versions found are
+// committed, those that the last primary gave included, and the next version is above all of them.
+// So it is above those that the server itself has published in earlier terms: others may take that
+// word for one of this term.
+func (s *Shard) Lead(term uint32, node int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.serves { // else writes are in flight, with versions above what was found
+		s.version = max(s.version, s.commit.Version)
+		s.commit.Version = s.version
 	}
-	// CommitVer may be above the versions that were found here. In a migration the source has
-	// published it.
-	s.version = max(s.version, s.commit)
-	s.commit, s.serves = s.version, true
+	s.commit.Term, s.leader, s.serves = term, node, true
 }
 
 // Follow makes the server not serve the shard.
@@ -177,7 +192,7 @@ func (s *Shard) Serving() bool {
 func (s *Shard) Next() (version uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.version-s.commit >= window {
+	if s.version-s.commit.Version >= window {
 		return 0, false
 	}
 	s.version++
@@ -190,22 +205,33 @@ func (s *Shard) Done(version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.acked[version%window/64] |= 1 << (version % 64)
-	for v := s.commit + 1; s.acked[v%window/64]>>(v%64)&1 != 0; v++ {
+	for v := s.commit.Version + 1; s.acked[v%window/64]>>(v%64)&1 != 0; v++ {
 		s.acked[v%window/64] &^= 1 << (v % 64)
-		s.commit = v
+		s.commit.Version = v
 	}
 }
 
-// Committed returns the CommitVer that the server knows.
-func (s *Shard) Committed() uint64 {
+// CommitVer returns the CommitVer that the server knows of the last term that it has settled.
+func (s *Shard) CommitVer() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.commit
+	return s.commit.Version
 }
 
-// Learn notes a CommitVer that the primary has published. It only rises.
-func (s *Shard) Learn(commit uint64) {
+// Committed reports whether a record is known to be on all replicas.
+func (s *Shard) Committed(o kv.Order) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.commit = max(s.commit, commit)
+	return !s.commit.Before(o)
+}
+
+// Learn notes a CommitVer that a node's server has published. It counts if that was the primary of
+// the last term that this server has settled: what it published in a later term covers this one, and
+// what it published before it served in this term covers nothing of it.
+func (s *Shard) Learn(node int, commit uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if node == s.leader {
+		s.commit.Version = max(s.commit.Version, commit)
+	}
 }

@@ -3,6 +3,8 @@ package state
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/farkv/farkv/node/rowan/kv"
 )
 
 // TestCommitVer: it is the highest version below which all are acknowledged, in whatever order they
@@ -25,18 +27,18 @@ func TestCommitVer(t *testing.T) {
 		flying = append(flying[:i], flying[i+1:]...)
 		acked[v] = true
 		s.Done(v)
-		if c := s.Committed(); acked[c+1] || c > 0 && !acked[c] {
+		if c := s.CommitVer(); acked[c+1] || c > 0 && !acked[c] {
 			t.Fatalf("CommitVer is %d", c)
 		}
-		if len(flying) > 0 && s.Committed() >= flying[0] {
-			t.Fatalf("CommitVer is %d, and %d is in flight", s.Committed(), flying[0])
+		if len(flying) > 0 && s.CommitVer() >= flying[0] {
+			t.Fatalf("CommitVer is %d, and %d is in flight", s.CommitVer(), flying[0])
 		}
 	}
 	for _, v := range flying {
 		s.Done(v)
 	}
-	if s.Committed() != s.version {
-		t.Errorf("CommitVer is %d of %d, with none in flight", s.Committed(), s.version)
+	if s.CommitVer() != s.version {
+		t.Errorf("CommitVer is %d of %d, with none in flight", s.CommitVer(), s.version)
 	}
 	first, _ := s.Next()
 	n := 1
@@ -44,12 +46,12 @@ func TestCommitVer(t *testing.T) {
 		s.Done(v)
 		n++
 	}
-	if n != window || s.Committed() != first-1 {
-		t.Errorf("%d versions in flight, CommitVer %d behind %d", n, s.Committed(), first)
+	if n != window || s.CommitVer() != first-1 {
+		t.Errorf("%d versions in flight, CommitVer %d behind %d", n, s.CommitVer(), first)
 	}
 	s.Done(first)
-	if s.Committed() != s.version {
-		t.Errorf("CommitVer is %d of %d", s.Committed(), s.version)
+	if s.CommitVer() != s.version {
+		t.Errorf("CommitVer is %d of %d", s.CommitVer(), s.version)
 	}
 }
 
@@ -58,18 +60,48 @@ func TestCommitVer(t *testing.T) {
 func TestLead(t *testing.T) {
 	s := &Shard{}
 	s.Gain(3, 10)
-	s.Learn(5)
+	s.Settle(3, 1)
+	s.Learn(1, 5)
 	s.Find(9)
 	s.Find(7)
-	s.Lead()
-	if v, ok := s.Next(); !ok || v != 10 || s.Committed() != 9 {
-		t.Errorf("the first version is %d, %t, with CommitVer %d", v, ok, s.Committed())
+	s.Lead(4, 2)
+	if v, ok := s.Next(); !ok || v != 10 || s.CommitVer() != 9 {
+		t.Errorf("the first version is %d, %t, with CommitVer %d", v, ok, s.CommitVer())
 	}
 	s.Find(20)
-	s.Lead() // in the next term
-	if v, ok := s.Next(); !ok || v != 11 || s.Committed() != 9 {
-		t.Errorf("the next version is %d, %t, with CommitVer %d", v, ok, s.Committed())
+	s.Lead(5, 2)
+	if v, ok := s.Next(); !ok || v != 11 || s.CommitVer() != 9 {
+		t.Errorf("the next version is %d, %t, with CommitVer %d", v, ok, s.CommitVer())
 	}
+}
+
+// TestCommittedByTerm: what a replica has learned of one primary says nothing of the versions that
+// another one gives, which may be lower; nor does what that one has published before it served.
+func TestCommittedByTerm(t *testing.T) {
+	s := &Shard{}
+	s.Gain(1, 10)
+	committed := func(term uint32, version uint64, want bool) {
+		t.Helper()
+		if o := (kv.Order{Term: term, Version: version}); s.Committed(o) != want {
+			t.Errorf("version %d of term %d: committed is %v", version, term, !want)
+		}
+	}
+	s.Settle(1, 2)
+	s.Learn(2, 14)
+	committed(1, 14, true)
+	committed(1, 15, false)
+	// Term 2, with another primary, is not settled: what the last primary published at its end counts.
+	s.Learn(3, 20)
+	committed(1, 15, false)
+	s.Learn(2, 15)
+	committed(1, 15, true)
+	committed(2, 1, false)
+	s.Settle(2, 3)
+	committed(1, 99, true)
+	committed(2, 12, false)
+	s.Learn(3, 12)
+	committed(2, 12, true)
+	committed(2, 13, false)
 }
 
 // TestGained: a server that has lost a shard and is a replica again takes nothing of earlier terms

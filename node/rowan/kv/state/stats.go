@@ -35,7 +35,7 @@ func (s *Server) Stats() Stats {
 			stats.Items += sh.index.Len()
 			if sh.serves {
 				stats.Primaries++
-				stats.Lag += sh.version - sh.commit
+				stats.Lag += sh.version - sh.commit.Version
 			} else {
 				stats.Backups++
 			}
