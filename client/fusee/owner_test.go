@@ -119,6 +119,26 @@ func TestBlockIsLeftOnce(t *testing.T) {
 	checkClean(t, f)
 }
 
+// The same, and the client itself adopts the block: what it knew of the block before is void.
+func TestBlockIsLeftAndAdopted(t *testing.T) {
+	f := pool(t, 1, cramped(1))
+	y := worker(t, f, Options{}, nil)
+	x, err := Open(&unheard{open2(t, f), session.StepPassOn, func() {}}, thrifty(Options{}))
+	must(t, err)
+	must(t, x.Insert([]byte("x"), nil))
+	must(t, x.Delete([]byte("x")))
+	must(t, x.mem.Drain())
+	s := &x.mem.Holdings.Slabs[classOf(x, k, nil)]
+	x.mem.Part(s.Split(s.Blocks[0]))
+	wantError(t, x.mem.LeaveParting(), rdma.ErrNodeDown)
+	must(t, x.Insert(k, []byte("1")))
+	must(t, x.Close())
+	wantValue(t, y, "key", "1")
+	must(t, y.Insert([]byte("another"), []byte("2")))
+	wantValue(t, y, "key", "1")
+	checkClean(t, f)
+}
+
 // A client that has filled a pool can empty it, whatever the size of its pairs.
 func TestFullPoolIsEmptied(t *testing.T) {
 	for _, size := range []int{100, 1000, 1900, 3900} {

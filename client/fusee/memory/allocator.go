@@ -164,7 +164,8 @@ func (a *Allocator) Unpin(unit uint64) {
 func (a *Allocator) inHand() []Place {
 	var list []Place
 	for _, x := range a.Reclaim.resting[a.Reclaim.head:] {
-		if p, own := a.Holdings.PlaceOf(x.unit, int(x.class)); own {
+		// An earlier use that was freed a second time is not in hand.
+		if p, own := a.Holdings.PlaceOf(x.unit, int(x.class)); own && a.Reclaim.isOf(x, p.Block.Incarnations[p.Index]) {
 			list = append(list, p)
 		}
 	}

@@ -110,7 +110,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "an own object waits for the frees before it", In: "Reclaim.ripen",
 		At: "$r.$landed == $r.$queued", Do: "$r.$landed <= $r.$queued", Test: "TestOwnObjectsWaitForFrees"},
 	{Rule: "an earlier use that rests does not end a later one", In: "Reclaim.rests",
-		At: "$x.$tag == $anyTag || $x.$tag == int32($r.$s.Tag($o.Incarnation))", Do: "true",
+		At: "$x.$unit == $o.Unit && $r.isOf($x, $o.Incarnation)", Do: "$x.$unit == $o.Unit",
 		Test: "TestEarlierUseIsFreedAgain"},
 }
 

@@ -155,8 +155,13 @@ func (r *Reclaim) MarkFree(o layout.Object) error {
 // use, which was freed a second time.
 func (r *Reclaim) rests(o layout.Object) bool {
 	return slices.ContainsFunc(r.resting[r.head:], func(x resting) bool {
-		return x.unit == o.Unit && (x.tag == anyTag || x.tag == int32(r.s.Tag(o.Incarnation)))
+		return x.unit == o.Unit && r.isOf(x, o.Incarnation)
 	})
+}
+
+// isOf reports whether what rests is an object in the given use.
+func (r *Reclaim) isOf(x resting, incarnation uint32) bool {
+	return x.tag == anyTag || x.tag == int32(r.s.Tag(incarnation))
 }
 
 // mature ends the quarantine of objects: own ones become ripe, others go into carriers.
@@ -167,7 +172,7 @@ func (r *Reclaim) mature() {
 		if p, own := r.h.PlaceOf(x.unit, int(x.class)); own && !p.Block.parting {
 			// Where the tag differs another client has freed the object, too: it is free already,
 			// or in use again.
-			if x.tag == anyTag || int32(r.s.Tag(p.Block.Incarnations[p.Index])) == x.tag {
+			if r.isOf(x, p.Block.Incarnations[p.Index]) {
 				r.ripen(p)
 			}
 			continue
@@ -207,8 +212,8 @@ func (r *Reclaim) harvest() {
 		if r.h.Own[p.Block.Block] == p.Block && !p.Block.parting {
 			r.h.Slabs[p.Block.Class].push(p)
 		} else {
-			tag := int32(r.s.Tag(p.Block.Incarnations[p.Index]))
-			r.send(freed{unit: r.t.UnitOf(p), class: int32(p.Block.Class), tag: tag})
+			inc := p.Block.Incarnations[p.Index]
+			r.send(freed{unit: r.t.UnitOf(p), class: int32(p.Block.Class), tag: int32(r.s.Tag(inc)), incarnation: inc})
 		}
 	}
 }

@@ -165,7 +165,8 @@ func (a *Allocator) tidy() error {
 }
 
 // returnParting takes blocks that this client was leaving back into use, as far as they are still
-// its own. Their free objects are free again.
+// its own. Their free objects are free again. A block with another entry was left: this client may
+// have adopted it since, and then knows it anew.
 //
 // leave may have marked objects of them as in use, and others as free. Neither matters to the
 // owner: it knows by Incarnations and its lists which are free, and no other client uses objects of
@@ -174,18 +175,19 @@ func (a *Allocator) returnParting(mine map[node.Block]*Block) error {
 	for ; len(a.Parting) > 0; a.Parting = a.Parting[1:] {
 		s := a.Parting[0]
 		// The backups' entries follow the primary's: some may name node.Left already.
+		kept := func(blk *Block) bool { now := mine[blk.Block]; return now != nil && now.Entry == blk.Entry }
 		for _, blk := range s.Blocks {
-			if now := mine[blk.Block]; now != nil {
-				if err := a.Tables.spread(now); err != nil {
+			if kept(blk) {
+				if err := a.Tables.spread(blk); err != nil {
 					return err
 				}
 			}
 		}
 		for _, blk := range s.Blocks {
-			if mine[blk.Block] != nil {
-				blk.parting, blk.Entry = false, mine[blk.Block].Entry
+			if kept(blk) {
+				blk.parting = false
 				a.Holdings.hold(blk)
-			} else {
+			} else if a.Holdings.Own[blk.Block] == blk {
 				delete(a.Holdings.Own, blk.Block)
 			}
 		}

@@ -19,6 +19,8 @@ type sweep struct {
 	from int
 	// again: crashes may have left something in blocks before it.
 	again bool
+	// cut: the last piece failed. It may have passed blocks on by CASes that are still in flight.
+	cut bool
 }
 
 // pieceBytes is how much of blocks, at least one, a piece of a sweep reads.
@@ -59,6 +61,14 @@ func (m *Recoverer) Sweep(v rdma.View) error {
 			return fmt.Errorf("sweep: %w", err)
 		}
 	}
+	// What is read of entries counts behind such a CAS: a block that was passed on may be adopted, and
+	// none of its objects is marked then whatever its use.
+	if m.sweep.cut {
+		if err := m.s.Fence(); err != nil {
+			return fmt.Errorf("sweep: %w", err)
+		}
+	}
+	m.sweep.cut = true // until all steps are over
 	r := m.recovery(0)
 	// Unclean blocks come first. A piece bounds what one call reads.
 	list, err := m.t.ListAll(0, m.piece(), layout.IsUnclean)
@@ -83,6 +93,7 @@ func (m *Recoverer) Sweep(v rdma.View) error {
 			return fmt.Errorf("sweep: %w", err)
 		}
 	}
+	m.sweep.cut = false
 	return nil
 }
 
