@@ -46,7 +46,7 @@ func (c *control) promote() error {
 	}
 	if c.gave != t.Term {
 		if !c.commits.HeardIn(t.Term) {
-			return nil // without this term's CommitVers it would give what all replicas have
+			return nil // without this term's CommitVers it would give more of what all replicas have
 		}
 		// Once a term: the exchanger sends it until all others have it.
 		c.give(t)

@@ -169,6 +169,7 @@ func (s *Shard) Lead(term uint32, node int) {
 	if !s.serves { // else writes are in flight, with versions above what was found
 		s.version = max(s.version, s.commit.Version)
 		s.commit.Version = s.version
+		clear(s.acked[:]) // of earlier terms; nothing is in flight
 	}
 	s.commit.Term, s.leader, s.serves = term, node, true
 }
@@ -227,11 +228,15 @@ func (s *Shard) Committed(o kv.Order) bool {
 
 // Learn notes a CommitVer that a node's server has published. It counts if that was the primary of
 // the last term that this server has settled: what it published in a later term covers this one, and
-// what it published before it served in this term covers nothing of it.
+// what it published before it served in this term covers nothing of it. Whatever it covers, a new
+// primary goes on above it, as the target of a migration does above its source's.
 func (s *Shard) Learn(node int, commit uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if node == s.leader {
+	if !s.serves {
+		s.version = max(s.version, commit)
+	}
+	if s.commit.Term > 0 && node == s.leader { // a server that has begun anew has settled none
 		s.commit.Version = max(s.commit.Version, commit)
 	}
 }

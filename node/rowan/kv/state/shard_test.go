@@ -86,6 +86,11 @@ func TestCommittedByTerm(t *testing.T) {
 			t.Errorf("version %d of term %d: committed is %v", version, term, !want)
 		}
 	}
+	s.Learn(0, 20) // it has begun anew, and knows no primary
+	committed(1, 1, false)
+	if s.CommitVer() > 0 {
+		t.Error("it publishes what it has not settled")
+	}
 	s.Settle(1, 2)
 	s.Learn(2, 14)
 	committed(1, 14, true)

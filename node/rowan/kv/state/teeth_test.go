@@ -25,6 +25,8 @@ var mutants = []teeth.Mutant{
 		Test: "TestCommittedByTerm"},
 	{Rule: "only that of the primary of the term counts", In: "Shard.Learn", At: "$node == $s.leader", Do: "true",
 		Test: "TestCommittedByTerm"},
+	{Rule: "a server that has begun anew knows none", In: "Shard.Learn", At: "$s.commit.Term > 0", Do: "true",
+		Test: "TestCommittedByTerm"},
 	{Rule: "what was appended before a server is a replica is not its own", In: "Shard.Takes",
 		At: "$s.index != nil && $term >= $s.since", Do: "$s.index != nil", Test: "TestGained"},
 	{Rule: "what a server had of a shard that it lost is not what it has", In: "Shard.Lose",
