@@ -23,6 +23,22 @@ func (b *workerBench) turnTo(c *shards.Config) {
 	}
 }
 
+// TestCompared: while replicas are compared nothing is answered or written.
+func TestCompared(t *testing.T) {
+	b := newWorkerBench(t, 1, kv.Rowan)
+	b.End(b.Begin(kv.ProcInsert, "value"), kv.StatusOK)
+	c := *b.Server.Known.Last().Config
+	c.Term++
+	c.Compare = true
+	b.turnTo(&c)
+	b.End(b.Begin(kv.ProcGet, ""), kv.StatusWait)
+	b.End(b.Begin(kv.ProcUpdate, "another"), kv.StatusWait)
+	c.Term++
+	c.Compare = false
+	b.turnTo(&c)
+	b.End(b.Begin(kv.ProcUpdate, "another"), kv.StatusOK)
+}
+
 // TestSource: the source of a migration answers with what it has of a key, in the term of the
 // target, once it has all of earlier ones.
 func TestSource(t *testing.T) {

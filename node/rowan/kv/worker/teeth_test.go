@@ -11,6 +11,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var mutants = []teeth.Mutant{
+	{Rule: "nothing is served while replicas are compared", In: "Worker.Begin",
+		At: "!$w.term.Compare", Do: "true", Test: "TestCompared"},
 	{Rule: "no worker passes while a GET reads", In: "Worker.looks",
 		At: "$o.look != nil && $*began", Do: "$o == nil", Test: "TestQuiet"},
 	{Rule: "cleaners wait for no write that waits for room", In: "Worker.looks",
