@@ -77,12 +77,12 @@ func (p *Pool) mail(node int, h transport.Header, body []byte) error {
 	case what == MailMessage:
 		return p.boxes.take(node, h, body)
 	case what == MailOffer && len(body) >= OfferMailBytes &&
-		int(min(le.Uint32(body[36:]), MaxOffer)) <= len(body)-OfferMailBytes:
+		le.Uint32(body[36:]) <= MaxOffer && int(le.Uint32(body[36:])) <= len(body)-OfferMailBytes:
 		return p.offered(node, h, body)
 	case what == MailAnswer && len(body) >= replyMailBytes &&
-		int(min(le.Uint32(body), MaxOffer)) <= len(body)-replyMailBytes:
+		le.Uint32(body) <= MaxOffer && int(le.Uint32(body)) <= len(body)-replyMailBytes:
 		if m := p.meetings.find(h.Tag); m != nil {
-			m.answered(h.Status, body[replyMailBytes:][:min(le.Uint32(body), MaxOffer)])
+			m.answered(h.Status, body[replyMailBytes:][:le.Uint32(body)])
 		}
 	case what == MailBye && len(body) == replyMailBytes:
 		if m := p.meetings.find(h.Tag); m != nil {

@@ -23,16 +23,16 @@ func (s *session) meet(h transport.Header, p []byte) error {
 	case s.readOnly && what > control.MeetAsk: // it can have no mailbox that speaks
 		return fmt.Errorf("meet frame for %d of a process that may only read: %w", what, transport.ErrProtocol)
 	case what == control.MeetOffer && len(p) >= transport.RightsBytes+control.OfferBytes &&
-		len(p) == transport.RightsBytes+control.OfferBytes+
-			transport.Pad(int(min(le.Uint32(p[transport.RightsBytes+12:]), control.MaxOffer))),
+		le.Uint32(p[transport.RightsBytes+12:]) <= control.MaxOffer &&
+		len(p) == transport.RightsBytes+control.OfferBytes+transport.Pad(int(le.Uint32(p[transport.RightsBytes+12:]))),
 		what == control.MeetAsk && len(p) == transport.RightsBytes+8:
 		st := s.mayMeet(what, p)
 		if st != transport.StatusOK {
 			s.counters.failed(st, 1)
 		}
 		s.answer(h, st, 0, len(s.out)+transport.HeaderBytes)
-	case what == control.MeetAnswer && len(p) >= control.ReplyBytes &&
-		len(p) <= control.ReplyBytes+transport.Pad(control.MaxOffer):
+	case what == control.MeetAnswer && len(p) >= control.ReplyBytes && le.Uint32(p[12:]) <= control.MaxOffer &&
+		len(p) == control.ReplyBytes+transport.Pad(int(le.Uint32(p[12:]))):
 		h = transport.Header{Kind: transport.KindMessage, Items: control.MailAnswer, Status: h.Status,
 			Tag: le.Uint32(p[8:])}
 		s.relay(le.Uint64(p), h, le.AppendUint64(nil, uint64(le.Uint32(p[12:]))), p[control.ReplyBytes:])

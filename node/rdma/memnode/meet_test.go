@@ -78,3 +78,19 @@ func TestReadersSpeakForNoMailbox(t *testing.T) {
 		reader.Close()
 	}
 }
+
+// TestOffersAreBounded: what a process says about its end of a connection is as long as it says, and
+// no longer than an offer may be: other processes rely on both.
+func TestOffersAreBounded(t *testing.T) {
+	n := newRawNode(t, Config{})
+	le, fits := binary.LittleEndian, transport.Pad(control.MaxOffer)
+	for _, said := range []uint32{control.MaxOffer - 8, control.MaxOffer + 1, 1<<32 - 1} {
+		offer := make([]byte, control.OfferBytes+fits)
+		le.PutUint32(offer[12:], said)
+		r := n.rights()
+		n.breach(t, forVerbs, frame(transport.KindMeet, control.MeetOffer, 0, append(r.Append(nil), offer...)))
+		answer := make([]byte, control.ReplyBytes+fits)
+		le.PutUint32(answer[12:], said)
+		n.breach(t, forVerbs, frame(transport.KindMeet, control.MeetAnswer, 0, answer))
+	}
+}

@@ -48,6 +48,9 @@ func (o *outlet) write(p []byte) error {
 	if err == nil {
 		err = o.put(p)
 	}
+	if err != nil {
+		o.raw.Close() // what was written of a frame cannot be taken back
+	}
 	o.writing.Unlock()
 	o.forward() // what came meanwhile
 	return err
