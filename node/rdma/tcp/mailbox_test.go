@@ -429,3 +429,28 @@ func TestAwaitSeveral(t *testing.T) {
 		}
 	}
 }
+
+// TestOnlyReceives: a process that gets messages all the time, and says nothing to their node, keeps
+// its connection.
+func TestOnlyReceives(t *testing.T) {
+	f, a, _ := newTwo(t)
+	m := listening(t, a, rdma.BoxOptions{Slots: 1024, Bytes: 64})
+	defer m.Close()
+	other, err := Open(control.Options{Addresses: []string{f.Link(0).Addr, f.Link(1).Addr}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Close() })
+	b := worker(t, other)
+	defer listening(t, b, rdma.BoxOptions{}).Close()
+	before, _ := f.Link(0).Reach()
+	for end := time.Now().Add(4 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		if err := post(b, m.Addr(0), "hello"); err != nil {
+			t.Fatal(err)
+		}
+		m.Release(got(t, m, "hello"))
+	}
+	if now, err := f.Link(0).Reach(); now != before {
+		t.Errorf("connection %d became connection %d, %v", before, now, err)
+	}
+}

@@ -16,6 +16,9 @@ const (
 	// was asked is given up. PingEvery is far below it, and below the silence after which a node
 	// ends a connection. A machine that is busy may not run a process for a good part of a second.
 	DeadAfter = time.Second
+	// sayEvery is how soon a node is asked though it says much: one that hears nothing over a
+	// connection for three times as long ends it, and a process may do nothing but get messages.
+	sayEvery = time.Second
 )
 
 // watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for
@@ -50,7 +53,7 @@ func (l *Link) watch(s *stream) {
 				l.fail(nc, fmt.Errorf("node at %s has said nothing for %v: %w", l.Addr, silent, rdma.ErrNodeDown))
 				return
 			}
-		case now-heard > PingEvery:
+		case now-heard > PingEvery, now-p.asked > sayEvery:
 			p = ping{asked: now, still: p.still}
 			l.ping(nc, &p)
 		default:
