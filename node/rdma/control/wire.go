@@ -12,7 +12,7 @@ import (
 
 // What a ring frame asks for, in the place of its number of items.
 const (
-	// with so many places for buffers; the node takes no memory of the worker's for it yet
+	// to open a ring with n places for buffers, and without buffers
 	RingOpen  = iota
 	RingPost  // to add buffers
 	RingCount // how far the ring is
