@@ -225,6 +225,8 @@ func (ctl *Control) expel(epoch uint64, node int) error {
 	if err := ctl.registry.SetDown(epoch, node); err != nil {
 		return err
 	}
+	// Verbs of this process fail from here on. A fence still needs the node's answer: its leases
+	// may last.
 	ctl.downs[node].Store(true)
 	m := &Message{Do: DoExpel, Pool: ctl.record.ID, Epoch: epoch, Node: node}
 	// It holds one, so that the goroutine ends when the answer is not waited for any more.
