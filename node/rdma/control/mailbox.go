@@ -50,8 +50,7 @@ type mailbox struct {
 
 // via is a mailbox at one of the nodes. The node counts the buffers there, so that the mailbox has
 // as many for each node; they are made when the first message comes by way of it. All but m is
-// under the mailbox's mu, and the numbers of buffers told and released are read for a frame while
-// its link is locked as well.
+// under the mailbox's mu. What a frame says of it is read while the link is locked as well.
 type via struct {
 	m *mailbox
 	// It is what makes an opening happen once on a connection, though both openBy and begun ask for
