@@ -231,7 +231,8 @@ func open(o Options) (*Pool, error) {
 
 // hurry bounds the time of calls to a pool's nodes. It ends callPatience after it began or, once
 // enough was called, transport.DeadAfter after it began. So silent nodes do not hold up a caller
-// that can do without them. It is the context of the calls: any of them may call enough.
+// that can do without them. It is the context of the calls: any of them may call enough. end frees
+// its timers.
 type hurry struct {
 	context.Context
 	end   context.CancelFunc
@@ -239,6 +240,7 @@ type hurry struct {
 	once  sync.Once
 }
 
+// newHurry begins to count. The caller calls end.
 func newHurry() *hurry {
 	ctx, end := context.WithTimeout(context.Background(), callPatience)
 	return &hurry{Context: ctx, end: end, since: time.Now()}
@@ -252,7 +254,8 @@ func (h *hurry) enough() {
 	})
 }
 
-// OtherFabric is why a pool cannot be opened so: its verbs go over another fabric.
+// OtherFabric is why a pool cannot be opened so: its verbs go over another fabric. It is found
+// before the pool has a link.
 type OtherFabric struct {
 	Fabric string // "tcp", or as in Record
 }
@@ -363,7 +366,8 @@ func Remove(o Options, force bool) error {
 }
 
 // unused returns why the pool may not be removed. A process that begins to use the pool behind this
-// is not noticed: drop is forced.
+// is not noticed: drop is forced. Processes without a client do not count, nor do servers beside
+// nodes, which are a part of the pool.
 func (ctl *Control) unused() error {
 	users := ctl.attached()
 	if users == nil {

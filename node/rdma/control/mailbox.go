@@ -176,7 +176,9 @@ func (m *mailbox) take(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte
 	return nil
 }
 
-// A message that finds no place breaks the connection: the node counts buffers, and is wrong.
+// A message that finds no place breaks the connection: the node counts buffers, and is wrong. The
+// first one by way of a node makes the buffers for it: a mailbox at all nodes takes no memory for
+// those that bring nothing.
 func (m *mailbox) put(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -197,7 +199,8 @@ func (m *mailbox) put(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte)
 	return err
 }
 
-// isAt reports whether messages come by way of a node.
+// isAt reports whether messages come by way of a node. A worker without a mailbox has nil, which is
+// at none.
 func (m *mailbox) isAt(node int) bool { return m != nil && (m.o.Node == rdma.All || m.o.Node == node) }
 
 // open opens the mailbox at its nodes, one after another. Of several some may be out of reach:
@@ -263,7 +266,8 @@ func (m *mailbox) openBy(node int) error {
 
 // openAt asks a node to open the mailbox, once on each connection. What is held of earlier ones
 // still takes buffers. The caller holds the link's lock, so that no frame with an earlier count
-// follows.
+// follows. It claims no epoch: only the worker knows which one it has joined, and any goroutine may
+// come here. A node opens a mailbox in every epoch, unless the life was revoked.
 func (m *mailbox) openAt(s transport.Sending, node int) {
 	v := &m.via[node]
 	m.mu.Lock()
@@ -330,7 +334,8 @@ func (m *mailbox) Next() *rdma.Message {
 
 // Release gives a message's buffer back. Its node is told with the next verbs; or at once, when it
 // may lack half of the buffers for want of word. The buffer is free for the inbox at once, and for
-// the node when it is told: until then it refuses rather than overruns.
+// the node when it is told: until then it refuses rather than overruns. The message is one of this
+// mailbox, and is released once.
 func (m *mailbox) Release(msg *rdma.Message) {
 	node := msg.From.Node()
 	m.mu.Lock()
