@@ -108,9 +108,9 @@ func (ctl *Control) SetMember(epoch uint64, node int, from, to rdma.Member) (boo
 }
 
 // TryMaster makes owner the pool's master if there is none. It revokes the life of the last owner
-// first, where there is one: that asks all nodes that serve, and takes as long as controlPatience
-// when one of them does not answer. After an error the tenure may have begun: the next call for the
-// same owner finds it.
+// first, where there is one: that asks all nodes that serve, and takes up to controlPatience when
+// one of them does not answer. After an error the tenure may have begun: the next call for the same
+// owner finds it.
 func (ctl *Control) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
 	return ctl.registry.TryMaster(owner, lease)
 }
@@ -405,8 +405,8 @@ type listing struct {
 // makes it alive, and the nodes name those that they know with each list. Only all nodes together
 // make one dead, and they are asked behind the list, since a process is attached before it claims
 // an identity. A client that was fenced off is not alive, but held while its process is there and
-// has not closed it. When the nodes cannot tell, all count as alive: a client that lives must never
-// be recovered.
+// has not closed it. When the nodes cannot tell, each process counts as alive: a client that lives
+// must never be recovered.
 func (ctl *Control) clients(l listing) (all []rdma.Client) {
 	names := ctl.heardSince(l.asked)
 	if slices.ContainsFunc(l.holders, func(h membership.Holder) bool { return !names[h.Process] }) {

@@ -10,13 +10,13 @@ import (
 
 // Message is what connections for control carry, and reply the answer to it. They are rare, so that
 // they are JSON. Links ask a question again when a connection broke before the answer: see
-// transport.Ask. So a node may execute a message twice. Each kind bears that: what it asks for is
-// already so the second time.
+// transport.Ask. So a node may execute a message twice. No kind that links ask does harm then: what
+// it asks for is already so the second time.
 //
 // Pool is the ID of the pool that the message is about. It is the pool, and the asked node is the
 // one of its nodes, that the connection's Hello named: a node refuses any other (memnode's
 // conn.mayAct). Only DoInspect and DoBye need none. A node that is not of the pool answers
-// rdma.ErrNodeDown.
+// rdma.ErrNodeDown, unless it is to adopt, seal or drop it.
 //
 // Record is DoAdopt's, with the Index of the node that is asked, and Force is DoDrop's. Ask is
 // DoRegistry's. Epoch is the one that DoFence fences, or the busy epoch of the master that orders
