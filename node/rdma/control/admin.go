@@ -14,17 +14,31 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// callPatience bounds the first call of a node.
+// How a pool is made, opened and removed. The process that makes one asks all nodes to adopt it,
+// connects to their memory, writes the first content, and asks all to seal it. What a crash of that
+// process leaves:
+//
+//	before the first seal    nothing: nodes give the pool up a lease behind its last connection
+//	between two seals        some nodes have a pool that may be opened; others count as dead
+//	behind the last seal     a pool
+//
+// A process that opens a pool asks the nodes that it was told of what they are. The record that
+// they agree on names all others. Then it connects to all of them, and needs a majority of the
+// voters.
+
+// callPatience bounds the first call of a node: as long as a node takes for a greeting at most.
 const callPatience = 3 * time.Second
 
 var machine, _ = os.Hostname() // for people
 
-// Inspect asks nodes what they are. The errors are those of nodes that do not tell.
+// Inspect asks nodes what they are, at once. The errors are those of nodes that do not tell, by
+// address. A node is asked once, and has callPatience.
 func Inspect(ctx context.Context, o Options) ([]NodeInfo, []error) {
 	return inspect(ctx, o, func(*NodeInfo) {})
 }
 
-// inspect is Inspect that passes on each answer when it comes, many at a time.
+// inspect is Inspect that passes on each answer when it comes, many at a time. take is called by
+// several goroutines. What it gets is not changed any more.
 func inspect(ctx context.Context, o Options, take func(*NodeInfo)) ([]NodeInfo, []error) {
 	infos, errs := make([]NodeInfo, len(o.Addresses)), make([]error, len(o.Addresses))
 	var group sync.WaitGroup
@@ -44,14 +58,16 @@ func inspect(ctx context.Context, o Options, take func(*NodeInfo)) ([]NodeInfo, 
 	return infos, errs
 }
 
-// once asks a node one thing about no pool, on a connection of its own.
+// once asks a node one thing about no pool, on a connection of its own. The node counts no process
+// for it.
 func once(ctx context.Context, addr string, s transport.Security, m *Message) (Reply, error) {
 	return Ask(ctx, addr, s, transport.Hello{Purpose: transport.ForControl, Process: transport.NewID(),
 		PID: transport.PID}, m)
 }
 
 // Ask asks a node one thing, on a connection of its own. It is asked once. The error leaves open
-// whether the node did it.
+// whether the node did it. It ends with the context, and takes callPatience at most. What the node
+// refuses keeps the node's status and text: errors.Is finds what the status means.
 func Ask(ctx context.Context, addr string, s transport.Security, h transport.Hello, m *Message) (Reply, error) {
 	ctx, cancel := context.WithTimeout(ctx, callPatience)
 	defer cancel()
@@ -79,10 +95,10 @@ func Ask(ctx context.Context, addr string, s transport.Security, h transport.Hel
 	return r, nil
 }
 
-// CreatePool makes a pool on nodes that have none, and opens it. Others can open it only when
-// format, which writes the first content, has returned nil; when it fails, or this process ends
-// before, the nodes are as they were. Errors wrap rdma.ErrExists when a node has a pool,
-// rdma.ErrFull when one offers too little memory, or what format returned.
+// Create makes a pool on nodes that have none, and opens it. Others can open it only when format,
+// which writes the first content, has returned nil; when it fails, or this process ends before, the
+// nodes are as they were. Errors wrap rdma.ErrExists when a node has a pool, rdma.ErrFull when one
+// offers too little memory, or what format returned. Without format the content is zero.
 func Create(o Options, g Geometry, format func(*Pool) error) (*Pool, error) {
 	f, err := create(o, g, format)
 	if err != nil {
@@ -91,6 +107,7 @@ func Create(o Options, g Geometry, format func(*Pool) error) (*Pool, error) {
 	return f, nil
 }
 
+// create fills in defaults, and checks the record before a node hears of it.
 func create(o Options, g Geometry, format func(*Pool) error) (*Pool, error) {
 	if o.Lease == 0 {
 		o.Lease = DefaultLease
@@ -116,9 +133,10 @@ func create(o Options, g Geometry, format func(*Pool) error) (*Pool, error) {
 	return f, nil
 }
 
-// The order is adopt, connect for verbs, format, seal. A crash before the first seal leaves nodes
-// that give the pool up when a lease has passed without this process. No other process can open it
-// before.
+// make has the nodes adopt the pool, and fills it. The order is adopt, connect for verbs, format,
+// seal. Nodes let no connection for verbs in before they have adopted the pool. A crash before the
+// first seal leaves nodes that give the pool up when a lease has passed without this process. No
+// other process can open it before. A failure is undone here, where the nodes hear of it.
 func (p *Pool) make(format func(*Pool) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), callPatience)
 	defer cancel()
@@ -146,6 +164,7 @@ func (p *Pool) make(format func(*Pool) error) error {
 	return err
 }
 
+// all names every node to each.
 func all(int) bool { return true }
 
 // fill writes the first content of a pool that is this process's alone, and lets others open it. A
@@ -163,8 +182,10 @@ func (p *Pool) fill(ctx context.Context, format func(*Pool) error) error {
 	return p.each(all, callPatience, func(int) *Message { return m }, nil)
 }
 
-// OpenPool opens a pool by the addresses of some of its nodes. Errors wrap rdma.ErrNoPool when they
-// have none, ErrToken, rdma.ErrNodeDown when too few nodes answer.
+// Open opens a pool by the addresses of some of its nodes. Errors wrap rdma.ErrNoPool when they
+// have none, transport.ErrToken, rdma.ErrNodeDown when too few nodes answer, rdma.ErrMinority when
+// fewer than a majority of the voters does. Silent nodes cost it transport.DeadAfter, and
+// callPatience where none of the others has the pool, or too few are in reach.
 func Open(o Options) (*Pool, error) {
 	f, err := open(o)
 	if err != nil {
@@ -173,6 +194,8 @@ func Open(o Options) (*Pool, error) {
 	return f, nil
 }
 
+// open connects the links of both kinds at the same time. Nodes that are silent are called again in
+// the background: they may come back.
 func open(o Options) (*Pool, error) {
 	r, silent, err := RecordOf(o)
 	if err != nil {
@@ -208,7 +231,8 @@ func open(o Options) (*Pool, error) {
 
 // hurry bounds the time of calls to a pool's nodes. It ends callPatience after it began or, once
 // enough was called, transport.DeadAfter after it began. So silent nodes do not hold up a caller
-// that can do without them.
+// that can do without them. It is the context of the calls: any of them may call enough. end frees
+// its timers.
 type hurry struct {
 	context.Context
 	end   context.CancelFunc
@@ -216,6 +240,7 @@ type hurry struct {
 	once  sync.Once
 }
 
+// newHurry begins to count. The caller calls end.
 func newHurry() *hurry {
 	ctx, end := context.WithTimeout(context.Background(), callPatience)
 	return &hurry{Context: ctx, end: end, since: time.Now()}
@@ -229,7 +254,8 @@ func (h *hurry) enough() {
 	})
 }
 
-// OtherFabric is why a pool cannot be opened so: its verbs go over another fabric.
+// OtherFabric is why a pool cannot be opened so: its verbs go over another fabric. It is found
+// before the pool has a link.
 type OtherFabric struct {
 	Fabric string // "tcp", or as in Record
 }
@@ -249,6 +275,7 @@ func (e *OtherRegistry) Error() string {
 
 // RecordOf asks for the record of the pool that the addressed nodes have. Silent are those of them
 // that did not answer though most of those with a voice did, and why: they have had their time.
+// Without such a majority it names none, so that the caller waits for each of them once more.
 func RecordOf(o Options) (r *Record, silent map[string]error, err error) {
 	h := newHurry()
 	defer h.end()
@@ -275,7 +302,10 @@ func RecordOf(o Options) (r *Record, silent map[string]error, err error) {
 	return r, silent, nil
 }
 
-// agreed is the record that nodes have told.
+// agreed is the record that nodes have told: of those that are sealed, and of the wanted pool where
+// one is named. One such node is enough, since the record never changes. Two pools are an error,
+// which wraps rdma.ErrNoPool: the addresses mix nodes of both. A pool that no node has sealed may
+// not be opened. With no record the error is why nodes did not tell, if some did not.
 func agreed(o Options, infos []NodeInfo, errs []error) (*Record, error) {
 	var r *Record
 	from, half := 0, false // from: the node that reported r; half: a node has a pool that is not sealed yet
@@ -336,7 +366,8 @@ func Remove(o Options, force bool) error {
 }
 
 // unused returns why the pool may not be removed. A process that begins to use the pool behind this
-// is not noticed: drop is forced.
+// is not noticed: drop is forced. Processes without a client do not count, nor do servers beside
+// nodes, which are a part of the pool.
 func (ctl *Control) unused() error {
 	users := ctl.attached()
 	if users == nil {
@@ -350,7 +381,8 @@ func (ctl *Control) unused() error {
 	return nil
 }
 
-// drop has all nodes let go of the pool.
+// drop has all nodes let go of the pool. Those that are gone from the view are asked, too, but may
+// fail: they may run, and keep memory.
 func (ctl *Control) drop() error {
 	m := &Message{Do: DoDrop, Pool: ctl.record.ID, Force: true}
 	drop := func(int) *Message { return m }
@@ -359,7 +391,8 @@ func (ctl *Control) drop() error {
 	return ctl.each(living, callPatience, drop, nil)
 }
 
-// isIdle reports whether a process that is attached has no client.
+// isIdle reports whether a process that is attached has no client: it only looks, such as a
+// monitor. When the registry cannot say, it counts as one that has.
 func (ctl *Control) isIdle(process string) bool {
 	holders, err := ctl.registry.Clients()
 	if err != nil {

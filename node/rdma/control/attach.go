@@ -18,10 +18,12 @@ const (
 	AttachRing        // and on: the same of a connection to a ring
 )
 
-// MaxOffer bounds in bytes what a device's two ends have to tell each other.
+// MaxOffer bounds in bytes what a device's two ends have to tell each other. Both ends pad it to
+// whole words. An error's text is cut off there, too.
 const MaxOffer = 256
 
-// TargetBytes are those of a ring's number and stream in an attach frame.
+// TargetBytes are those of a ring's number and stream in an attach frame, u32 each, behind the
+// rights and before what the device offers.
 const TargetBytes = 8
 
 // What follows is for fabrics with verbs that go past this package's connections, from device to
@@ -42,19 +44,23 @@ func (w *Worker) Attach(node int, offer []byte) ([]byte, error) {
 
 // MayPost asks a node whether it would execute the worker's verbs: nil, or why not. It wraps
 // rdma.ErrNodeDown when there is no answer in time. The answer was true when the node gave it. A
-// fence may have come since.
+// fence may have come since. A node that refuses has ended the worker's connection before it
+// answers: verbs that were posted to it do not land later.
 func (w *Worker) MayPost(node int) error {
 	_, err := w.attach(node, AttachAsk, nil, nil)
 	return err
 }
 
-// Detach tells a node that the worker needs its connection to the memory no more.
+// Detach tells a node that the worker needs its connection to the memory no more. When it returns
+// nil, none of the verbs that were posted to it is executed any more. After another error that is
+// so once the worker has attached anew, or the process another connection to the node.
 func (w *Worker) Detach(node int) error {
 	_, err := w.attach(node, AttachEnd, nil, nil)
 	return err
 }
 
-// AttachRing is Attach for a stream of a ring. The error wraps rdma.ErrNoRing when there is none.
+// AttachRing is Attach for a stream of a ring. It ends the connection that the worker had to that
+// stream, and to no other. The error wraps rdma.ErrNoRing when there is none.
 func (w *Worker) AttachRing(to rdma.RingAddr, stream int, offer []byte) ([]byte, error) {
 	answer, err := w.attach(to.Node(), AttachRing+AttachNew, RingTarget(to, stream), offer)
 	if err != nil {
@@ -65,7 +71,8 @@ func (w *Worker) AttachRing(to rdma.RingAddr, stream int, offer []byte) ([]byte,
 
 // MayAppend is MayPost for the worker's connection to a stream of a ring. When the ring has ended
 // the error wraps rdma.ErrNoRing, and blocks says how many have landed over the connection; -1: it
-// is not known.
+// is not known. Blocks land in the order in which they were posted, so that blocks says which ones
+// did. The answer is two words: the number, and whether the connection has ended.
 func (w *Worker) MayAppend(to rdma.RingAddr, stream int) (blocks int64, err error) {
 	p, err := w.attach(to.Node(), AttachRing+AttachAsk, RingTarget(to, stream), nil)
 	if err != nil {
@@ -87,11 +94,15 @@ func (w *Worker) DetachRing(to rdma.RingAddr, stream int) error {
 	return err
 }
 
-// RingTarget is where an attach frame for a ring goes, behind the rights.
+// RingTarget is where an attach frame for a ring goes, behind the rights: see TargetBytes.
 func RingTarget(to rdma.RingAddr, stream int) []byte {
 	return binary.LittleEndian.AppendUint64(nil, uint64(to.Number())|uint64(stream)<<32)
 }
 
+// attach sends an attach frame, and waits for the answer for as long as transport.DeadAfter. The
+// answer is the caller's: the link's reader copied it out of the frame. to is nil but for a ring,
+// and offer nil but for a new connection. After an error that wraps rdma.ErrNodeDown the node may
+// have done it.
 func (w *Worker) attach(node, what int, to, offer []byte) ([]byte, error) {
 	if err := w.pool.Down(node); err != nil {
 		return nil, err

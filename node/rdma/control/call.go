@@ -13,11 +13,18 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// called is a two-sided call, or an attach, listen or meet frame, in flight. One that is not
+// Questions of a worker over the connection for verbs that are no verbs: calls, and frames about
+// devices, mailboxes and rings. The worker appends the frame to the link, and waits in answered,
+// where it reads the connection itself, unless another worker does. The goroutine that reads calls
+// Land with the answer; the one that breaks the link calls Lose. Either ends the question, once.
+// Nothing is asked twice.
+
+// called is a two-sided call, or an attach, listen, ring or meet frame, in flight. One that is not
 // answered in time is left to itself. Until over is set it belongs to the link, and then to its
 // worker, which may use it again. One that the worker does not wait for any more stays the link's,
 // and is not used again: its answer may still come.
 type called struct {
+	// the worker's, which is roused when over was set
 	waits  *transport.Waiter
 	r      rdma.Request
 	answer []byte // of an attach frame
@@ -27,7 +34,9 @@ type called struct {
 	over atomic.Bool
 }
 
-// p is the link's, and is not kept.
+// Land takes the answer, of whichever kind the question was. p is the link's, and is not kept. An
+// answer with another status than OK may have a text, padded with blanks, which becomes a part of
+// the error. Land returns an error only before c has ended: then the link breaks, and calls Lose.
 func (c *called) Land(h transport.Header, p []byte) error {
 	if h.Kind != transport.KindCall && h.Kind != transport.KindAttach && h.Kind != transport.KindListen &&
 		h.Kind != transport.KindRing &&
@@ -77,8 +86,10 @@ func (c *called) Land(h transport.Header, p []byte) error {
 	return nil
 }
 
+// Lose ends the question without an answer: the node may have executed it.
 func (c *called) Lose(err error) { c.end(err) }
 
+// end gives c to its worker. The link does not touch it behind that.
 func (c *called) end(err error) {
 	c.err = err
 	w := c.waits // behind over the worker may use c for another call
@@ -86,7 +97,8 @@ func (c *called) end(err error) {
 	w.Notify()
 }
 
-// newCall returns a call that is about to be sent.
+// newCall returns a call that is about to be sent. It is the worker's until it was handed to the
+// link.
 func (w *Worker) newCall() *called {
 	c := Reuse(&w.calls)
 	c.waits, c.answer, c.err, c.count = w.Waits, nil, nil, rdma.RingCount{}
@@ -95,7 +107,9 @@ func (w *Worker) newCall() *called {
 }
 
 // Call runs one of the node's procedures. An error that wraps rdma.ErrTimeout or rdma.ErrNodeDown
-// leaves open whether the procedure ran. It is not called again.
+// leaves open whether the procedure ran. It is not called again. within is measured by
+// realtime.Patience: time for which this process stands still hardly counts, and the wait may last
+// twice as long. r.Ret is written only when Call returns nil.
 func (w *Worker) Call(node int, r *rdma.Request, within time.Duration) error {
 	if err := w.call(node, r, within); err != nil {
 		return &rdma.CallError{Node: node, Err: err}
@@ -103,6 +117,9 @@ func (w *Worker) Call(node int, r *rdma.Request, within time.Duration) error {
 	return nil
 }
 
+// call refuses what is certain to fail before anything is sent: of a closed worker, to a node that
+// the pool does not have, or at which the worker strayed, or that was expelled. The link gets a
+// copy of r, since a call that is late outlives it.
 func (w *Worker) call(node int, r *rdma.Request, within time.Duration) error {
 	switch {
 	case w.closed || w.pool.closing.Load():
@@ -133,6 +150,9 @@ func (w *Worker) call(node int, r *rdma.Request, within time.Duration) error {
 	return err
 }
 
+// answered waits until c has ended, and returns its error. After rdma.ErrTimeout c is the link's,
+// and nothing of it may be read. Until then other workers' answers are read here, too. A refusal is
+// worded with the epoch that the frame claimed: a worker that waits does not join another.
 func (w *Worker) answered(c *called, node int, within time.Duration) error {
 	patience := realtime.Within(within)
 	for w.Waits.Collect(); !c.over.Load(); w.Waits.Collect() { // first: word that comes behind over is not overlooked

@@ -12,10 +12,23 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// controlPatience bounds what a node may take for draining verbs.
+// What masters and their candidates do goes over two ways. The registry decides: one
+// compare-and-swap of a record, which takes effect or not, whatever becomes of the process. The
+// nodes obey: a fence, a revocation or an expulsion is asked of each of them, and holds there from
+// its answer on. Where both are needed the registry comes first. So a process that ends between the
+// two leaves a record that says what the next master has to ask the nodes for once more. Each of
+// these may be called again after an error.
+
+// controlPatience bounds what a node may take for draining verbs: a fence waits there for the
+// batches of frames that are being executed, procedures included, and for mailboxes' processes to
+// part. It is above transport.DeadAfter, since a node that drains is not silent: it says on the way
+// that it lives (memnode's conn.sendKeepalives).
 const controlPatience = 5 * time.Second
 
-// view reads the registry's view, and learns from it which nodes are down.
+// ReadView reads the registry's view, and learns from it which nodes are down. The error wraps
+// rdma.ErrUnreachable when too few of those that keep the registry answer, and rdma.ErrClosed, too,
+// once the fabric closes. It takes a round trip when a majority agrees, and holds no lock
+// meanwhile.
 func (ctl *Control) ReadView() (rdma.View, error) {
 	v, down, err := ctl.registry.View()
 	if err != nil {
@@ -25,8 +38,9 @@ func (ctl *Control) ReadView() (rdma.View, error) {
 	return v, nil
 }
 
-// look is view, and the identities in use, of which it knows that too: see
-// membership.Registry.Look.
+// look is ReadView, and the identities in use, of which it knows that too: see
+// membership.Registry.Look. The time is read before the question is asked: which processes nodes
+// name in their answers counts for the list.
 func (ctl *Control) look() (rdma.View, listing, error) {
 	asked := realtime.Now()
 	v, down, holders, err := ctl.registry.Look()
@@ -38,7 +52,9 @@ func (ctl *Control) look() (rdma.View, listing, error) {
 }
 
 // learn notes a view, and which nodes are down. Views may arrive out of order, since several
-// workers read at a time: an older one replaces nothing. What is known of nodes only grows.
+// workers read at a time: an older one replaces nothing. What is known of nodes only grows. A node
+// that is Gone from the view was expelled to the end before the view said so; one that is down may
+// hold a lease yet. It keeps a copy of the members, since v is its caller's.
 func (ctl *Control) learn(v rdma.View, down []bool) {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
@@ -57,7 +73,8 @@ func (ctl *Control) learn(v rdma.View, down []bool) {
 }
 
 // Down returns the error of a node that was expelled, and so serves no client any more; nil for
-// others.
+// others. It asks nothing: the node may be marked already on the registry, and this process not
+// have read it.
 func (ctl *Control) Down(node int) error {
 	if ctl.downs[node].Load() {
 		return fmt.Errorf("node %d was expelled: %w", node, rdma.ErrNodeDown)
@@ -80,36 +97,45 @@ func (ctl *Control) View() rdma.View {
 	return v
 }
 
-// Advance replaces the view's state.
+// Advance replaces the view's state. An error that wraps rdma.ErrUnreachable leaves open whether it
+// did: whatever the view is then, a later Advance decides on that.
 func (ctl *Control) Advance(from, to rdma.State) (bool, error) { return ctl.registry.Advance(from, to) }
 
-// SetMember replaces one node's state in the view.
+// SetMember replaces one node's state in the view. It acts in the given busy epoch only, and an
+// error leaves open whether it did, as Advance's.
 func (ctl *Control) SetMember(epoch uint64, node int, from, to rdma.Member) (bool, error) {
 	return ctl.registry.SetMember(epoch, node, from, to)
 }
 
-// TryMaster makes owner the pool's master if there is none.
+// TryMaster makes owner the pool's master if there is none. It revokes the life of the last owner
+// first, where there is one: that asks all nodes that serve, and takes up to controlPatience when
+// one of them does not answer. After an error the tenure may have begun: the next call for the same
+// owner finds it.
 func (ctl *Control) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Role, bool, error) {
 	return ctl.registry.TryMaster(owner, lease)
 }
 
-// Renew prolongs a tenure.
+// Renew prolongs a tenure. The owner counts from before it asked. After an error the tenure lasts
+// until r.Until at least.
 func (ctl *Control) Renew(r rdma.Role, lease time.Duration) (rdma.Role, bool, error) {
 	return ctl.registry.Renew(r, lease)
 }
 
-// Resign ends a tenure early.
+// Resign ends a tenure early. Where the registry cannot be reached it runs out by itself.
 func (ctl *Control) Resign(r rdma.Role) { ctl.registry.Resign(r) }
 
-// Config returns the store's configuration.
+// Config returns the store's configuration. It is of the registry, too: one record, as old or new
+// as a compare-and-swap left it.
 func (ctl *Control) Config() (rdma.Config, error) { return ctl.registry.Config() }
 
-// SwapConfig replaces the store's configuration.
+// SwapConfig replaces the store's configuration, for the master of tenure r only. The error wraps
+// rdma.ErrStale once a later tenure has begun, or is about to.
 func (ctl *Control) SwapConfig(r rdma.Role, version uint64, data []byte) (bool, error) {
 	return ctl.registry.SwapConfig(r, version, data)
 }
 
-// AwaitConfig waits for another configuration of the store.
+// AwaitConfig waits for another configuration of the store than that version. The error wraps
+// rdma.ErrTimeout, or rdma.ErrClosed once the fabric closes.
 func (ctl *Control) AwaitConfig(version uint64, within time.Duration) (rdma.Config, error) {
 	return ctl.registry.AwaitConfig(version, within)
 }
@@ -121,7 +147,8 @@ func (ctl *Control) Master() (rdma.Role, time.Duration, bool) {
 	return r, left, ok && err == nil
 }
 
-// serving reports whether a memory node may still execute verbs, as far as this process knows.
+// serving reports whether a memory node may still execute verbs, as far as this process knows. A
+// node that is only marked as down counts as one that does, until the wait for its leases is over.
 func (ctl *Control) serving(node int) bool {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
@@ -143,7 +170,7 @@ func (ctl *Control) Fence(epoch uint64) error {
 }
 
 // Revoke fences a client off. The holder may change meanwhile: the life that was listed is the one
-// that is fenced off.
+// that is fenced off. An identity that is free needs none.
 func (ctl *Control) Revoke(c rdma.ClientID) error {
 	if c < 1 || int(c) > ctl.record.Clients {
 		return fmt.Errorf("revoke client %d: pool has clients 1 to %d: %w", c, ctl.record.Clients, rdma.ErrAccess)
@@ -193,9 +220,13 @@ func (ctl *Control) Expel(epoch uint64, node int) error {
 // serve processes that have not read the mark: the next master takes all steps again. Promises are
 // never taken back, so that those that were made still hold.
 func (ctl *Control) expel(epoch uint64, node int) error {
+	// The mark is refused unless the view is busy in that epoch: a master that was slow takes no
+	// node away that its successor found well.
 	if err := ctl.registry.SetDown(epoch, node); err != nil {
 		return err
 	}
+	// Verbs of this process fail from here on. A fence still needs the node's answer: its leases
+	// may last.
 	ctl.downs[node].Store(true)
 	m := &Message{Do: DoExpel, Pool: ctl.record.ID, Epoch: epoch, Node: node}
 	// It holds one, so that the goroutine ends when the answer is not waited for any more.
@@ -259,7 +290,7 @@ func (ctl *Control) outlast(itself <-chan error, voices int, others error) error
 }
 
 // CPU returns the processor time that the nodes' processes have used together, those apart that are
-// gone.
+// gone. With an error it is that of the nodes that answered.
 func (ctl *Control) CPU() (sum time.Duration, err error) {
 	err = ctl.each(ctl.living(), transport.DeadAfter, func(int) *Message { return &Message{Do: DoInspect} },
 		func(_ int, r Reply) {
@@ -276,7 +307,9 @@ func (ctl *Control) NodeDown(node int) bool {
 }
 
 // attached returns the processes that some node knows to be alive; nil when that cannot be told,
-// since a node that serves does not answer: it may be the only one that reaches some process.
+// since a node that serves does not answer: it may be the only one that reaches some process. It
+// asks all nodes anew. Witnesses are asked as well, but not missed. This process is always among
+// them.
 func (ctl *Control) attached() map[string]bool {
 	names := map[string]bool{ctl.process: true}
 	m, heard := &Message{Do: DoAttached, Pool: ctl.record.ID}, 0
@@ -300,7 +333,9 @@ func (ctl *Control) attached() map[string]bool {
 	return names
 }
 
-// living tells which nodes, witnesses too, may answer questions.
+// living tells which nodes, witnesses too, may answer questions: all but those that were expelled
+// to the end by now. What it returns does not change: attached counts the answers of the very nodes
+// that it asked.
 func (ctl *Control) living() func(node int) bool {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
@@ -327,7 +362,8 @@ func (ctl *Control) MayExpel() error {
 }
 
 // NodeGrace returns for how long a node must have failed verbs before it may be expelled: for a
-// moment, unless its process is known to be gone.
+// moment, unless its process is known to be gone. A connection that broke is made again within that
+// time where the node is well.
 func (ctl *Control) NodeGrace(node int) time.Duration {
 	if ctl.downs[node].Load() || ctl.links[node].verbs.Gone() {
 		return 0
@@ -368,7 +404,9 @@ type listing struct {
 // clients returns the identities listed, and which of them are alive. One node that knows a process
 // makes it alive, and the nodes name those that they know with each list. Only all nodes together
 // make one dead, and they are asked behind the list, since a process is attached before it claims
-// an identity.
+// an identity. A client that was fenced off is not alive, but held while its process is there and
+// has not closed it. When the nodes cannot tell, each process counts as alive: a client that lives
+// must never be recovered.
 func (ctl *Control) clients(l listing) (all []rdma.Client) {
 	names := ctl.heardSince(l.asked)
 	if slices.ContainsFunc(l.holders, func(h membership.Holder) bool { return !names[h.Process] }) {
@@ -392,7 +430,7 @@ type attendance struct {
 }
 
 // hear notes which processes a node said to be alive. Answers may arrive out of order: an older one
-// is not taken.
+// is not taken. The names are kept for the next list: they are not changed any more.
 func (ctl *Control) hear(node int, a attendance) {
 	ctl.mu.Lock()
 	defer ctl.mu.Unlock()
@@ -402,7 +440,8 @@ func (ctl *Control) hear(node int, a attendance) {
 }
 
 // heardSince returns the processes that nodes have said to be alive to questions that were asked
-// since then.
+// since then. A name in an earlier answer proves nothing: that process may have left before the
+// list was read.
 func (ctl *Control) heardSince(asked time.Duration) map[string]bool {
 	names := map[string]bool{ctl.process: true}
 	ctl.mu.Lock()
@@ -418,9 +457,10 @@ func (ctl *Control) heardSince(asked time.Duration) map[string]bool {
 }
 
 // Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it
-// is left. Which processes are alive is asked behind the read of the identity's record, whose
-// process was attached before it claimed it. If the record changes meanwhile, the registry reads
-// it, and asks, again.
+// is left. The error wraps rdma.ErrHeld while its process lives, and rdma.ErrNodeDown while that
+// cannot be told. Which processes are alive is asked behind the read of the identity's record,
+// whose process was attached before it claimed it. If the record changes meanwhile, the registry
+// reads it, and asks, again.
 func (ctl *Control) Forget(c rdma.Client) error {
 	return ctl.registry.Forget(c, func(h membership.Holder) (bool, error) {
 		names := ctl.attached()

@@ -4,6 +4,39 @@
 // connections to the nodes (package memnode). A fabric adds the verbs: package tcp over the same
 // connections, package ibverbs from device to device.
 //
+// # Connections
+//
+// A process has a connection for verbs to each memory node, and one for control to each node,
+// witnesses too. A goroutine each keeps them, and makes them again when they break
+// (transport.Link.Keep).
+//
+// The one for control carries Messages. A message that was not answered when its connection broke
+// is asked again: a node may execute it twice, and each kind bears that. The one for verbs carries
+// frames. They are executed in the order in which they were posted, and at most once. A frame that
+// is lost with its connection is not sent again, and its outcome is unknown. What is asked about
+// rings, mailboxes and connections from device to device goes over the connection for verbs, too,
+// so that it is executed in its place among the verbs.
+//
+// # What ends what
+//
+// A connection for verbs that ends takes with it, at the node, the mailboxes, the rings and the
+// connections from device to device that were opened over it. The node lets the next one in only
+// when these have ended. Workers keep their identities, and the epoch that they have joined.
+//
+// A fence of an epoch has nodes refuse what workers of earlier epochs ask for, until they join. It
+// ends the connections of these workers from device to device, and leaves their mailboxes and rings
+// open: they receive while they have yet to join. A revocation of a life ends those, too, and is
+// for good.
+//
+// A process that crashes leaves its identities in use. They count as held until no node has had a
+// connection of the process for a lease. Then what they owned waits for recovery, and for Forget.
+//
+// # Locks
+//
+// The lock of a transport.Link is taken before that of the process's mailboxes, and that before a
+// mailbox's own. Link.Begin locks the link, and Sending.Done or Cancel unlocks it: what goes into a
+// frame is read in between, so that numbers that grow are sent in their order.
+//
 // # Where the pool's view is kept
 //
 // The view, the store's configuration, the master's role and the clients' identities are registers

@@ -14,7 +14,11 @@ import (
 // by itself, whatever became of the administrator. It does nothing that a slow machine or a network
 // that is cut could not do: verbs are late, or wait until it is over. So what a pool outlives there
 // it outlives here.
+//
+// A node suffers one at a time. It keeps none on storage: a node that is started anew is whole.
+// Administrators' inspections, and their order that ends a fault, come through all the same.
 type Fault struct {
+	// FaultVersion of the build that made it: a node refuses what it may not understand
 	Version int    `json:"version"`
 	ID      string `json:"id"` // ends this fault and no other one
 	// Slow is added to each batch of verbs that comes over a connection. Those that come meanwhile
@@ -28,7 +32,7 @@ type Fault struct {
 const (
 	// FaultVersion is that of Fault which this build knows.
 	FaultVersion = 1
-	// MaxFault bounds how long a Fault lasts.
+	// MaxFault bounds how long a Fault lasts: a mistake is over by itself.
 	MaxFault = 10 * time.Minute
 	// MaxSlow bounds how much longer verbs take: with more the node counts as dead, which a cut
 	// shows better.
@@ -63,8 +67,9 @@ func NodesText(all []int) string {
 // rdma.ErrAccess for a node or a fault that there cannot be, and without the full token,
 // rdma.ErrHeld while another fault lasts, rdma.ErrNotSupported where the node, or what its verbs go
 // over, does not know such faults, rdma.ErrNodeDown when it does not answer. It is asked once, over
-// a connection of its own: when the answer is lost the fault may have begun, and ends by its own
-// time.
+// a connection of its own, which says that it is an administrator's: the node lets it in where it
+// holds clients back, and beyond the number of connections that it takes. When the answer is lost
+// the fault may have begun, and ends by its own time.
 func Break(ctx context.Context, o Options, node int, f Fault) error {
 	o.Security.Admin = true
 	r, _, err := RecordOf(o)

@@ -14,6 +14,9 @@ import (
 // transport.DeadAfter keeps a blip from counting, such as a firewall that is loaded anew. A node
 // that does not answer at all may come back.
 func (n *nodes) Gone() error {
+	// A witness has no link for verbs: its death takes no memory away. Links call again as long as
+	// the process lives, so that what they know is half a second old at most, or the last call has
+	// not ended yet.
 	for _, l := range n.links {
 		if v := l.verbs; v != nil && (!v.Gone() || v.DownFor() < transport.DeadAfter) {
 			return nil

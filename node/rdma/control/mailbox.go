@@ -12,9 +12,17 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
+// Mailboxes as their workers know them. A node keeps two numbers of a mailbox: the buffers that it
+// has taken for messages, and how many of them the worker has said that it released. It refuses a
+// message while their difference is the number of buffers. The worker opens the mailbox by a listen
+// frame, which says how many buffers hold messages of earlier connections. From then on each frame
+// of the worker to that node brings the number of those released. A message comes among the node's
+// answers, and is put into the inbox by the goroutine that reads. Where messages come from device
+// to device, mailboxes are only opened and closed so: see meet.go.
+
 // mailboxes are those of a fabric's workers, by the ids that the nodes know them by: no two
-// mailboxes of a process have the same. A link's lock is taken before theirs, and theirs before a
-// mailbox's.
+// mailboxes of a process have the same, so that a message that is late finds its own mailbox or
+// none. A link's lock is taken before theirs, and theirs before a mailbox's.
 type mailboxes struct {
 	sync.RWMutex
 	by   map[uint32]*mailbox
@@ -22,7 +30,7 @@ type mailboxes struct {
 }
 
 // mailbox is a worker's. The goroutine that reads a node's answers puts messages into it under mu,
-// and notifies the endpoint.
+// and notifies the endpoint. The fields before mu are the worker's own, or never change.
 type mailbox struct {
 	w     *Worker
 	o     rdma.BoxOptions
@@ -41,7 +49,8 @@ type mailbox struct {
 }
 
 // via is a mailbox at one of the nodes. The node counts the buffers there, so that the mailbox has
-// as many for each node; they are made when the first message comes by way of it.
+// as many for each node; they are made when the first message comes by way of it. All but m is
+// under the mailbox's mu. What a frame says of it is read while the link is locked as well.
 type via struct {
 	m *mailbox
 	// It is what makes an opening happen once on a connection, though both openBy and begun ask for
@@ -59,12 +68,14 @@ type via struct {
 	told     uint32 // of these, the node was told of
 }
 
-// listenPatience bounds the wait for a node that is to open a mailbox, or close it.
+// listenPatience bounds the wait for a node that is to open a mailbox, or close it. transport
+// breaks the connection to a node that is silent for longer, which closes the mailbox there.
 const listenPatience = transport.DeadAfter
 
 // Listen opens the worker's mailbox. One at all nodes is opened at those that are in reach, and at
 // the others once they are; so it is, too, when a connection is made again. Messages that were on
-// their way then are lost.
+// their way then are lost. The error wraps rdma.ErrNodeDown where none of its nodes is in reach,
+// and rdma.ErrExists where another worker has the number.
 func (w *Worker) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	m, err := w.listen(o, nil)
 	if err != nil {
@@ -73,6 +84,9 @@ func (w *Worker) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	return m, nil
 }
 
+// listen makes a mailbox, and waits until the nodes in reach have opened it. It is among the
+// process's mailboxes before: a connection that is made meanwhile opens it, too, and a message that
+// comes at once finds it.
 func (w *Worker) listen(o rdma.BoxOptions, h Host) (*mailbox, error) {
 	o, err := rdma.CheckBox(o, len(w.Lost), w.Identity.ID)
 	switch {
@@ -103,6 +117,7 @@ func (w *Worker) listen(o rdma.BoxOptions, h Host) (*mailbox, error) {
 	return m, nil
 }
 
+// add gives a mailbox an id that none had before it.
 func (all *mailboxes) add(m *mailbox) {
 	all.Lock()
 	defer all.Unlock()
@@ -111,6 +126,7 @@ func (all *mailboxes) add(m *mailbox) {
 	all.by[m.id] = m
 }
 
+// remove lets messages that come yet find no mailbox.
 func (all *mailboxes) remove(m *mailbox) {
 	all.Lock()
 	defer all.Unlock()
@@ -130,7 +146,9 @@ func (all *mailboxes) begun(s transport.Sending, node int) {
 	}
 }
 
-// take takes a message that came by way of a node.
+// take takes a message that came by way of a node. p is the link's, and is copied. An error breaks
+// the connection: the node has passed on what breaks the rules. A message for a mailbox that was
+// closed is dropped: the node may have sent it before it heard.
 func (all *mailboxes) take(node int, h transport.Header, p []byte) error {
 	le := binary.LittleEndian
 	if len(p) < MessageBytes || le.Uint64(p[8:]) > uint64(len(p)-MessageBytes) {
@@ -149,6 +167,7 @@ func (all *mailboxes) take(node int, h transport.Header, p []byte) error {
 	return m.take(node, rdma.BoxAt(node, from), rdma.ClientID(client), p[MessageBytes:][:n])
 }
 
+// take puts a message into the inbox, and then rouses the worker.
 func (m *mailbox) take(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte) error {
 	if err := m.put(node, from, c, data); err != nil {
 		return fmt.Errorf("a message that has no place: %w: %w", transport.ErrProtocol, err)
@@ -157,7 +176,9 @@ func (m *mailbox) take(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte
 	return nil
 }
 
-// A message that finds no place breaks the connection: the node counts buffers, and is wrong.
+// A message that finds no place breaks the connection: the node counts buffers, and is wrong. The
+// first one by way of a node makes the buffers for it: a mailbox at all nodes takes no memory for
+// those that bring nothing.
 func (m *mailbox) put(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -169,6 +190,7 @@ func (m *mailbox) put(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte)
 	if v.held == uint32(m.o.Slots) {
 		return rdma.ErrBoxFull
 	}
+	// The copy is complete before mu is free, and with it before Next returns the message.
 	msg, err := m.inbox.Add(from, c, len(data))
 	if err == nil {
 		copy(msg.Data, data)
@@ -177,10 +199,13 @@ func (m *mailbox) put(node int, from rdma.BoxAddr, c rdma.ClientID, data []byte)
 	return err
 }
 
-// isAt reports whether messages come by way of a node.
+// isAt reports whether messages come by way of a node. A worker without a mailbox has nil, which is
+// at none.
 func (m *mailbox) isAt(node int) bool { return m != nil && (m.o.Node == rdma.All || m.o.Node == node) }
 
-// open opens the mailbox at its nodes. Of several some may be out of reach.
+// open opens the mailbox at its nodes, one after another. Of several some may be out of reach:
+// those open it when they are connected. An error is that of a node which refuses, or that none was
+// in reach.
 func (m *mailbox) open() error {
 	var down error
 	up := false
@@ -204,7 +229,9 @@ func (m *mailbox) open() error {
 	return nil
 }
 
-// openBy opens the mailbox at a node, and waits until it is.
+// openBy opens the mailbox at a node, and waits until it is, for as long as listenPatience. Where a
+// new connection had it opened before, that is what it waits for. When the connection breaks
+// meanwhile the next one's opening counts, unless the loss of the first is seen before.
 func (m *mailbox) openBy(node int) error {
 	if err := m.w.pool.Down(node); err != nil {
 		return err
@@ -239,7 +266,8 @@ func (m *mailbox) openBy(node int) error {
 
 // openAt asks a node to open the mailbox, once on each connection. What is held of earlier ones
 // still takes buffers. The caller holds the link's lock, so that no frame with an earlier count
-// follows.
+// follows. It claims no epoch: only the worker knows which one it has joined, and any goroutine may
+// come here. A node opens a mailbox in every epoch, unless the life was revoked.
 func (m *mailbox) openAt(s transport.Sending, node int) {
 	v := &m.via[node]
 	m.mu.Lock()
@@ -261,6 +289,8 @@ func (m *mailbox) openAt(s transport.Sending, node int) {
 	s.End(transport.KindListen, ListenOpen, from, v)
 }
 
+// Land takes the node's word on the opening. Each connection has an opening of its own, and answers
+// to an earlier one cannot come any more.
 func (v *via) Land(h transport.Header, p []byte) error {
 	if h.Kind != transport.KindListen || len(p) > 0 {
 		return fmt.Errorf("frame of kind %d with %d bytes answers a listen: %w", h.Kind, len(p), transport.ErrProtocol)
@@ -269,8 +299,10 @@ func (v *via) Land(h transport.Header, p []byte) error {
 	return nil
 }
 
+// Lose says that the connection broke before the node's word. The next one opens the mailbox anew.
 func (v *via) Lose(err error) { v.end(err) }
 
+// end is called by the link's reader, or by the goroutine that breaks the link.
 func (v *via) end(err error) {
 	v.m.mu.Lock()
 	v.heard, v.err = true, err
@@ -282,10 +314,11 @@ func (v *via) end(err error) {
 func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
 
 // mostLooks is how often a worker looks for a message in vain before it is taken for one that does
-// not call Await: others read for it then.
+// not call Await: others read for it then. To have others read costs a switch between threads for
+// each message.
 const mostLooks = 16
 
-// Next returns the next message.
+// Next returns the next message, without waiting. Its buffer is the caller's until Release.
 func (m *mailbox) Next() *rdma.Message {
 	m.mu.Lock()
 	msg := m.inbox.Next()
@@ -301,7 +334,8 @@ func (m *mailbox) Next() *rdma.Message {
 
 // Release gives a message's buffer back. Its node is told with the next verbs; or at once, when it
 // may lack half of the buffers for want of word. The buffer is free for the inbox at once, and for
-// the node when it is told: until then it refuses rather than overruns.
+// the node when it is told: until then it refuses rather than overruns. The message is one of this
+// mailbox, and is released once.
 func (m *mailbox) Release(msg *rdma.Message) {
 	node := msg.From.Node()
 	m.mu.Lock()
@@ -330,7 +364,8 @@ func (m *mailbox) report() {
 	}
 }
 
-// send tells a node how many buffers were released. There is no answer.
+// send tells a node how many buffers were released. There is no answer. Where the link is down
+// there is nothing to tell: the next connection's opening says how many buffers are taken.
 func (m *mailbox) send(node int) {
 	l := m.w.pool.links[node].verbs
 	s, err := l.Begin()
@@ -347,7 +382,8 @@ func (m *mailbox) send(node int) {
 }
 
 // tell returns how many buffers were released, for a frame that is being sent to a node. The caller
-// holds the link's lock, so that numbers are sent in the order in which they grow.
+// holds the link's lock, so that numbers are sent in the order in which they grow. The node is
+// taken to know: a frame that is lost takes the connection with it, and with that the count.
 func (m *mailbox) tell(node int) uint32 {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -356,7 +392,8 @@ func (m *mailbox) tell(node int) uint32 {
 	return v.told
 }
 
-// Await waits for a message, or for a completion.
+// Await waits for a message, or for a completion. It reads the connections itself where one node
+// alone may bring something.
 func (m *mailbox) Await(within time.Duration) error {
 	m.looks = 0
 	until := time.Duration(0)
@@ -382,7 +419,8 @@ func (m *mailbox) Await(within time.Duration) error {
 	return err
 }
 
-// look reports whether there is something that Await waits for.
+// look reports whether there is something that Await waits for. It completes what came in, and
+// remembers how much that was: a completion makes Await return once.
 func (m *mailbox) look() (bool, error) {
 	m.w.Waits.Collect()
 	m.mu.Lock()
@@ -399,7 +437,8 @@ func (m *mailbox) look() (bool, error) {
 	return true, nil
 }
 
-// await returns when something may have come, or at until.
+// await returns when something may have come, or at until. The worker reads the only node that may
+// bring something. Of several it reads none: a goroutine of each link does, and rouses it.
 func (m *mailbox) await(until time.Duration) {
 	w, from, several := m.w, -1, false
 	for node := range m.via {
@@ -422,9 +461,9 @@ func (m *mailbox) await(until time.Duration) {
 	w.Waits.ParkAside(until)
 }
 
-// Close drops the messages that are left. Nodes that do not answer in time have their connections
-// broken soon. A node that has not answered may still forward messages. They find no mailbox here,
-// and are dropped.
+// Close drops the messages that are left. Nodes are told one after another, and each has
+// listenPatience. Nodes that do not answer in time have their connections broken soon. A node that
+// has not answered may still forward messages. They find no mailbox here, and are dropped.
 func (m *mailbox) Close() error {
 	w := m.w
 	if w.box != m {
@@ -461,7 +500,8 @@ func (w *Worker) BoxFor(op *rdma.Op) (number int, err error) {
 
 // maySend returns why the worker may not send a message: it has no mailbox, or none at the node of
 // which it gathers memory. The node is the one that gathers, so that the message has to go by way
-// of it.
+// of it. Only rdma.ErrAccess takes the worker's connection down, as memory that it may not touch
+// does.
 func (m *mailbox) maySend(op *rdma.Op) error {
 	if m == nil {
 		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
@@ -484,7 +524,7 @@ func (m *mailbox) maySend(op *rdma.Op) error {
 }
 
 // rouse has the workers that wait for messages see that the fabric closes. One that reads is roused
-// by what a node says.
+// by what a node says, to a ping. closing was set before: a worker that looks behind this sees it.
 func (p *Pool) rouse() {
 	p.boxes.RLock()
 	some := len(p.boxes.by) > 0

@@ -15,20 +15,39 @@ import (
 // connect: what the sender's device offers to the mailbox's process, and what that answers. It sees
 // no message. When it is told to fence senders off, it has the mailboxes' processes end the
 // connections concerned, and waits until they did.
+//
+//	sender                     node                        mailbox's process
+//	MeetOffer ---------------> may it? MailOffer ---------> Host.Meet
+//	<---- status: passed on
+//	Meeting.Answer <---------- MailAnswer <---------------- MeetAnswer
+//	messages ---------------------------------------------> from device to device
+//	                           fence: MailPart -----------> Host.Part
+//	                           answers the fence <--------- MeetParted
+//	Meeting.Left <------------ MailBye <------------------- MeetBye
+//
+// Meet frames go to a node, and are answered only where they come from a sender. Mail comes from a
+// node, among its answers, and is not answered. A node keeps nothing of a meeting: it finds the
+// sender again by the number of the connection that the offer came over, and the sender finds the
+// Meeting by its id. An offer that the mailbox's process has no room for in its mail is refused. An
+// answer is lost where its sender's connection has no room, or broke: a sender bounds its wait, and
+// sees by Control.Reach that its connection is another one.
 
 // Host is a mailbox to which messages come from device to device. A goroutine of the fabric calls
-// it, for one node in the order in which the node spoke.
+// it, for one node in the order in which the node spoke. That goroutine reads the answers of all
+// workers: a Host waits for none of them.
 type Host interface {
 	// Meet connects a sender by what its device offers, and returns what that has to know. The
 	// connection that the sender had by way of the same node is ended before; without an offer that
-	// is all.
+	// is all. The offer is the link's, and not kept. The answer has MaxOffer bytes at most. An
+	// error refuses the sender, by its status alone.
 	Meet(s Sender, offer []byte) (answer []byte, err error)
 	// Part ends the connections from senders by way of a node that may not post any more. When it
 	// returns no message arrives from these.
 	Part(node int, gone func(*Sender) bool)
 }
 
-// Sender is a worker that sends to a mailbox, as the node says by way of which.
+// Sender is a worker that sends to a mailbox, as the node says by way of which. Client, Life and
+// Epoch are what it claimed in the offer, and the node had not fenced off.
 type Sender struct {
 	From        rdma.BoxAddr
 	Client      rdma.ClientID
@@ -52,6 +71,8 @@ const (
 
 // What a message frame is, likewise.
 const (
+	// The first are messages themselves, where they go by way of the nodes. Then comes what meet
+	// frames of the same names brought to the node, and MailPart, which is a fence or a revocation.
 	MailMessage = iota
 	MailOffer
 	MailAnswer
@@ -61,6 +82,16 @@ const (
 
 // Bytes of the bodies, in front of what is offered or answered, and behind the rights.
 const (
+	// OfferBytes: mailbox u32 | the sender's mailbox u32 | id of the Meeting u32 | bytes u32.
+	//
+	// OfferMailBytes: number of the sender's connection u64 | id u32 | client u32 | life u64 |
+	// epoch u64 | the sender's mailbox u32 | bytes u32.
+	//
+	// ReplyBytes: number of the sender's connection u64 | id u32 | bytes, or with a MeetBye
+	// messages, u32. replyMailBytes: the last of these u32 | 0 u32.
+	//
+	// PartBytes: number of the fence u64 | epoch fenced last u64 | client revoked u64 | its life
+	// u64.
 	OfferBytes     = 16
 	OfferMailBytes = 40
 	ReplyBytes     = 16
@@ -70,7 +101,8 @@ const (
 
 // mail takes what a node says unasked. It is called by the link's reader, in the order in which the
 // node spoke. So an offer that the node passed on before a fence has been met when the fence's part
-// is taken.
+// is taken. body is the link's. An error breaks the connection: the node does not keep to the
+// protocol.
 func (p *Pool) mail(node int, h transport.Header, body []byte) error {
 	le := binary.LittleEndian
 	switch what := h.Items; {
@@ -116,7 +148,9 @@ func (all *mailboxes) part(node int, revoked rdma.Client, gone func(*Sender) boo
 	}
 }
 
-// offered lets a mailbox meet a sender, and tells that what comes of it.
+// offered lets a mailbox meet a sender, and tells that what comes of it: an answer, or
+// rdma.ErrNoBox where the mailbox was closed meanwhile or takes no messages from devices. A device
+// that answers too much counts as one that failed. mailboxes is not locked while the mailbox meets.
 func (p *Pool) offered(node int, h transport.Header, body []byte) error {
 	le := binary.LittleEndian
 	from, client, n := le.Uint32(body[32:]), rdma.ClientID(le.Uint32(body[12:])), le.Uint32(body[36:])
@@ -147,7 +181,8 @@ func (p *Pool) offered(node int, h transport.Header, body []byte) error {
 	return nil
 }
 
-// reply is a frame's body that goes back to the sender.
+// reply is a frame's body that goes back to the sender: see ReplyBytes. rest is padded to whole
+// words.
 func (s *Sender) reply(n uint32, rest []byte) []byte {
 	le := binary.LittleEndian
 	p := le.AppendUint64(nil, s.back)
@@ -157,7 +192,8 @@ func (s *Sender) reply(n uint32, rest []byte) []byte {
 }
 
 // tell sends a node a meet frame that it does not answer. Without a connection there is no node to
-// tell.
+// tell. It does not wait for the node. The caller must not hold the lock of mailboxes: a link's is
+// taken first.
 func (p *Pool) tell(node, what int, st transport.Status, body []byte) {
 	l := p.links[node].verbs
 	s, err := l.Begin()
@@ -174,7 +210,8 @@ func (p *Pool) tell(node, what int, st transport.Status, body []byte) {
 }
 
 // Bye tells a sender that its connection to a mailbox was ended behind so many messages: the
-// mailbox was closed, or the sender may connect again.
+// mailbox was closed, or the sender may connect again. The number lets it tell messages that came
+// from those that never will. The status says which: OK for closed, StatusHeld for again.
 func (p *Pool) Bye(s *Sender, messages uint32, again bool) {
 	st := transport.StatusOK
 	if again {
@@ -192,13 +229,15 @@ func (ctl *Control) Hears(node int) (connection uint64, until time.Duration, err
 	return connection, until, err
 }
 
-// meetings are those of a fabric's workers that last, by their ids.
+// meetings are those of a fabric's workers that last, by their ids. Nothing else is locked while
+// they are.
 type meetings struct {
 	sync.Mutex
 	by   map[uint32]*Meeting
 	last uint32
 }
 
+// find returns the Meeting of an id; nil: it was forgotten, and what came for it is dropped.
 func (all *meetings) find(id uint32) *Meeting {
 	all.Lock()
 	defer all.Unlock()
@@ -206,10 +245,15 @@ func (all *meetings) find(id uint32) *Meeting {
 }
 
 // Meeting is a worker's connection to a mailbox, as far as nodes relay it. It lasts until Forget.
+// Its worker asks it; the link's reader fills it in.
 type Meeting struct {
 	f  *Pool
 	id uint32
 
+	// mu protects what follows, and is held for moments only. over is set once, by the first of:
+	// the mailbox's answer, a refusal of the mailbox or of the node, the loss of the connection
+	// before the node has said that it passed the offer on. answer and err are valid then. left,
+	// again and messages are of the mailbox's goodbye.
 	mu       sync.Mutex
 	over     bool
 	answer   []byte
@@ -221,7 +265,8 @@ type Meeting struct {
 
 // Meet asks for a connection to a mailbox, and returns at once. It ends the one that the worker had
 // to it by way of the same node; without an offer that is all. From is the number of the worker's
-// own mailbox.
+// own mailbox. An error says that nothing was sent. Otherwise the caller asks Answer, for as long
+// as it wants to wait, and calls Forget.
 func (w *Worker) Meet(to rdma.BoxAddr, from int, offer []byte) (*Meeting, error) {
 	node := to.Node()
 	if err := w.pool.Down(node); err != nil {
@@ -248,7 +293,8 @@ func (w *Worker) Meet(to rdma.BoxAddr, from int, offer []byte) (*Meeting, error)
 	return m, nil
 }
 
-// Land implements transport.Flight.
+// Land implements transport.Flight. It takes the node's word on whether the offer was passed on.
+// That it was ends nothing: the answer is the mailbox's.
 func (m *Meeting) Land(h transport.Header, body []byte) error {
 	if h.Kind != transport.KindMeet || len(body) > 0 {
 		return fmt.Errorf("frame of kind %d with %d bytes answers an offer: %w", h.Kind, len(body),
@@ -260,9 +306,11 @@ func (m *Meeting) Land(h transport.Header, body []byte) error {
 	return nil
 }
 
-// Lose implements transport.Flight.
+// Lose implements transport.Flight. The offer may have been passed on all the same: what the
+// mailbox made for it ends when the worker meets it again, at a fence, or with the mailbox.
 func (m *Meeting) Lose(err error) { m.end(nil, err) }
 
+// answered takes what the mailbox said. answer is the link's, and copied.
 func (m *Meeting) answered(st transport.Status, answer []byte) {
 	if st != transport.StatusOK {
 		m.end(nil, st.Err())
@@ -271,6 +319,7 @@ func (m *Meeting) answered(st transport.Status, answer []byte) {
 	m.end(append([]byte(nil), answer...), nil)
 }
 
+// end keeps the first end of the meeting, and drops others.
 func (m *Meeting) end(answer []byte, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -309,7 +358,8 @@ func (m *Meeting) Forget() {
 }
 
 // MaySend asks a node whether the worker may send to a mailbox by way of it: nil, or why not. It
-// wraps rdma.ErrNodeDown when there is no answer in time.
+// wraps rdma.ErrNodeDown when there is no answer in time, rdma.ErrNoBox when the node knows no such
+// mailbox. A worker asks when messages are not acknowledged.
 func (w *Worker) MaySend(to rdma.BoxAddr) error {
 	node := to.Node()
 	if err := w.pool.Down(node); err != nil {
@@ -329,7 +379,8 @@ func (w *Worker) MaySend(to rdma.BoxAddr) error {
 }
 
 // Host opens the worker's mailbox, to which messages come from device to device: see Listen. Close
-// ends what is there of it at the nodes.
+// ends what is there of it at the nodes. Attend comes first, for good: what nodes say is read from
+// now on though no worker waits, since a fence waits for this process to part.
 func (w *Worker) Host(o rdma.BoxOptions, h Host) (interface{ Close() error }, error) {
 	for _, l := range w.pool.links[:len(w.Lost)] {
 		l.verbs.Attend()

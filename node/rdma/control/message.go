@@ -10,7 +10,19 @@ import (
 
 // Message is what connections for control carry, and reply the answer to it. They are rare, so that
 // they are JSON. Links ask a question again when a connection broke before the answer: see
-// transport.Ask. So a node may execute a message twice.
+// transport.Ask. So a node may execute a message twice. No kind that links ask does harm then: what
+// it asks for is already so the second time.
+//
+// Pool is the ID of the pool that the message is about. It is the pool, and the asked node is the
+// one of its nodes, that the connection's Hello named: a node refuses any other (memnode's
+// conn.mayAct). Only DoInspect and DoBye need none. A node that is not of the pool answers
+// rdma.ErrNodeDown, unless it is to adopt, seal or drop it.
+//
+// Record is DoAdopt's, with the Index of the node that is asked, and Force is DoDrop's. Ask is
+// DoRegistry's. Epoch is the one that DoFence fences, or the busy epoch of the master that orders
+// DoExpel. Node is the one that DoExpel expels, which may be the asked one itself. Client and Life
+// are DoRevoke's. Fault is DoFault's. A peer's DoLease has none of them: its connection says which
+// node it is.
 type Message struct {
 	Do     string               `json:"do"`
 	Pool   string               `json:"pool,omitempty"`
@@ -28,6 +40,8 @@ type Message struct {
 
 // What a message may ask for.
 const (
+	// The read token suffices for DoInspect, DoAttached, DoBye and questions of DoRegistry that
+	// change nothing.
 	DoInspect  = "inspect"  // what the node is
 	DoAdopt    = "adopt"    // see Node.adopt
 	DoSeal     = "seal"     // see Node.seal
@@ -42,7 +56,10 @@ const (
 	DoFault    = "fault"    // see Fault
 )
 
-// Reply is the answer to a Message.
+// Reply is the answer to a Message. A status in the frame's header says which error it is, so that
+// Text is for people. Info answers DoInspect. Answer answers DoRegistry. Attached answers
+// DoAttached, and a question of DoRegistry that lists: the names of the processes that are alive as
+// far as this node knows.
 type Reply struct {
 	Text     string             `json:"text,omitempty"` // of the error
 	Info     *NodeInfo          `json:"info,omitempty"`
@@ -55,7 +72,8 @@ func (m *Message) String() string { return m.Do }
 // Why is the error that the node answers; "": none.
 func (r Reply) Why() string { return r.Text }
 
-// NodeInfo is what a node tells of itself.
+// NodeInfo is what a node tells of itself. It tells it to any caller that knows a token, in a pool
+// or not. Sealed, Epoch, Expelled, Lease and Fault are of the pool, and zero without one.
 type NodeInfo struct {
 	Address     string        `json:"address"`
 	Incarnation uint64        `json:"incarnation"` // another one remembers nothing of this
@@ -80,7 +98,8 @@ type NodeInfo struct {
 	PMem *telemetry.PMem `json:"pmem,omitempty"`
 }
 
-// Server is what a node tells of a store's server beside it.
+// Server is what a node tells of a store's server beside it. The server gives it when the node is
+// asked, so that it is as of that moment.
 type Server struct {
 	Store   string `json:"store"`
 	Problem string `json:"problem,omitempty"` // why it does not serve; "": it does
@@ -90,7 +109,8 @@ type Server struct {
 	Counts []telemetry.Counter `json:"counts,omitempty"`
 }
 
-// NodeStats is what a node has done since it began.
+// NodeStats is what a node has done since it began. Counters are added once for each batch of
+// frames, and read one after another: they are of about the same moment.
 type NodeStats struct {
 	Reads       uint64 `json:"reads"` // verbs that succeeded
 	Writes      uint64 `json:"writes"`

@@ -90,6 +90,7 @@ type Control struct {
 	quorum   *membership.Quorum // nil when another service keeps the registers
 	leaving  atomic.Int32       // identities that are being given back
 
+	// mu is held for moments only, over last, expelled and attended.
 	mu   sync.Mutex
 	last rdma.View // that was seen last
 	// expelled differs from downs by the time between the mark on the registry and the end of the
@@ -135,6 +136,9 @@ func New(o Options, r Record) *Pool {
 	return f
 }
 
+// newNodes makes the links to all nodes, and calls none. A witness has none for verbs. With devices
+// each node is asked four times in a lease for how long it serves: see Control.Served. Without
+// devices the node of this process is reached by calls of functions: see memnode/beside.go.
 func newNodes(o *Options, r Record) *nodes {
 	n := &nodes{
 		name: cmp.Or(o.Fabric, "tcp") + ":" + strings.Join(r.Addresses[:r.Nodes], ","), record: r,
@@ -160,6 +164,8 @@ func newNodes(o *Options, r Record) *nodes {
 	return n
 }
 
+// newControl knows no view yet: the zero one, of epoch 0, is older than any. A process that may
+// only read has a registry that changes nothing.
 func newControl(n *nodes, o *Options) *Control {
 	r := &n.record
 	c := &Control{
@@ -499,7 +505,8 @@ func (n *nodes) bye() {
 }
 
 // each sends a message to the nodes that want says, at once, and takes their answers. It returns
-// their failures.
+// their failures. It waits for the slowest of them, for as long as within: see transport.Ask. take
+// is called by the caller's goroutine, in the nodes' order.
 func (n *nodes) each(want func(node int) bool, within time.Duration, m func(node int) *Message,
 	take func(node int, r Reply)) error {
 	var group sync.WaitGroup
@@ -557,7 +564,10 @@ func (f failures) Unwrap() []error { return f }
 // asker brings questions to the nodes' acceptors.
 type asker struct{ f *Control }
 
-// Ask implements membership.Transport.
+// Ask implements membership.Transport. While the process closes, or gives identities back, a node
+// is waited for no longer than worthWaiting says: it is not asked at all once it has been out of
+// reach for that long. The time is read before the question is sent, so that the processes which
+// the answer names were alive at some time behind it.
 func (a asker) Ask(node int, q *membership.Question) (*membership.Answer, error) {
 	l, within := a.f.links[node].control, transport.DeadAfter
 	if a.f.closing.Load() || a.f.leaving.Load() > 0 {

@@ -11,13 +11,18 @@ import (
 )
 
 // DefaultLease is for how long a node may serve since it last asked its peers, and how soon a
-// client process counts as dead once nothing is heard of it; a pool is made with its own.
+// client process counts as dead once nothing is heard of it; a pool is made with its own. A node
+// asks each peer five times in a lease, so that it goes on serving when some answers are late.
 const DefaultLease = 300 * time.Millisecond
 
-// MaxMemory bounds what a node may offer, in bytes.
+// MaxMemory bounds what a node may offer, in bytes: 16 TiB, below the 2^48 that an rdma.Addr
+// reaches.
 const MaxMemory = 1 << 44
 
-// OnLoopback reports whether an address is reached by this machine alone. A name is looked up.
+// OnLoopback reports whether an address is reached by this machine alone. A name is looked up,
+// which waits for the resolver, and all that it means must be on loopback. An address that cannot
+// be read counts as one that others reach, and so does one without a host. A node without a token
+// listens on loopback only: see memnode.ErrOpen.
 func OnLoopback(addr string) bool {
 	host, _, err := net.SplitHostPort(addr)
 	if err != nil || host == "" {
@@ -32,6 +37,12 @@ func OnLoopback(addr string) bool {
 
 // Record is what every node of a pool knows of it. It never changes. It is what a node with a
 // Region has durable of the pool. All nodes have the same, but for Index.
+//
+// It goes over the wire as JSON, and nodes with a Region keep it so: names of fields are a part of
+// both formats. A process that opens the pool takes it from any node that has sealed it, and checks
+// it as a node does. Lease lies between a millisecond and MaxLease. MTU, Fabric and Registry are
+// chosen when the pool is made. A process that opens the pool takes MTU from here, and is told of
+// Fabric and Registry by OtherFabric and OtherRegistry when it came without them.
 type Record struct {
 	ID        string   `json:"id"`
 	Index     int      `json:"index"`     // of this node
@@ -50,17 +61,22 @@ type Record struct {
 }
 
 const (
+	// Bounds of a pool. tcp.Endpoint.Post has a bit for each node. Identities are an rdma.ClientID,
+	// of 16 bits, and 0 is none.
 	maxPoolNodes = 256
 	maxClients   = 1<<16 - 1
 	MaxLease     = 10 * time.Second // a crash costs one, and a master's tenure is some: see Control.Tenure
 )
 
 // mostVoters bounds the nodes that take part in decisions, and grant leases: if all did, each node
-// would need a conversation with each. It is a part of the protocol: two processes that differ on
-// it could have majorities with no node in common.
+// would need a conversation with each. Of 7 any 4 are a majority, so that a pool survives the death
+// of 3 of them. It is a part of the protocol: two processes that differ on it could have majorities
+// with no node in common.
 const mostVoters = 7
 
-// Voters returns how many nodes have a voice: as many of the first ones.
+// Voters returns how many nodes have a voice: as many of the first ones. Memory nodes come before
+// witnesses, so that witnesses beyond mostVoters have none. Expelled nodes still count: a majority
+// is one of all voters that the pool was made with.
 func (r *Record) Voters() int { return min(len(r.Addresses), mostVoters) }
 
 // The payload of a packet of most RNICs, at the least and at the most.
@@ -73,7 +89,9 @@ const (
 func (r *Record) BlockBytes() int { return cmp.Or(r.MTU, DefaultMTU) }
 
 // Check returns why no node that offers so many bytes of memory can be of such a pool. The error
-// wraps rdma.ErrAccess, or rdma.ErrFull.
+// wraps rdma.ErrAccess, or rdma.ErrFull. It trusts nothing in the record: the maker calls it before
+// it asks a node, a node when it is asked to adopt the pool or remembers it, and a process that
+// opens the pool when nodes have told it. A witness needs no memory.
 func (r *Record) Check(memory uint64) error {
 	n := len(r.Addresses)
 	switch {

@@ -12,23 +12,36 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
+// Rings as their workers know them. All of a ring is at its node: the queue of buffers, where the
+// next block lands, and the counts (memnode's nodeRing). The worker opens it, posts buffers, asks
+// how far it is, and closes it, each by a ring frame over the connection for verbs, in the order of
+// its verbs there. Senders APPEND by way of their own connections to that node. The worker hears
+// nothing of an entry: it finds it in the node's memory, or counts. A node that has no buffer left
+// refuses the sender with rdma.ErrRingDry.
+
 // ring is a worker's, as the worker knows it: all of it is at the node. It ends with the connection
-// that it was opened over.
+// that it was opened over, and is not opened anew: where entries landed is what the count of
+// buffers says, and that is gone. Its options were checked: the node is one with memory, and
+// Buffers lies between 1 and rdma.MaxRingBuffers.
 type ring struct {
 	w     *Worker
 	o     rdma.RingOptions
 	times uint64 // which connection of the link that is
 }
 
-// ringPatience bounds the wait for a node's answer about a ring.
+// ringPatience bounds the wait for a node's answer about a ring. A node that is silent for so long
+// has its connection broken by transport, which ends the ring.
 const ringPatience = transport.DeadAfter
 
-// Rings returns what the pool promises of rings.
+// Rings returns what the pool promises of rings where entries land by way of its connections: in
+// one stream, counted by the node. A fabric with devices has promises of its own.
 func (w *Worker) Rings() (rdma.RingPromises, error) {
 	return rdma.RingPromises{MTU: w.pool.record.BlockBytes(), Counts: true}, nil
 }
 
-// OpenRing opens a ring.
+// OpenRing opens a ring. The error wraps rdma.ErrExists when the node has one of that number,
+// rdma.ErrFull when it has as many as it takes. When the answer does not come the ring may be open:
+// then it keeps its number from others until the connection ends.
 func (w *Worker) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 	r, err := w.openRing(o)
 	if err != nil {
@@ -37,6 +50,7 @@ func (w *Worker) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 	return r, nil
 }
 
+// openRing keeps the ring in w.rings, so that Worker.Close ends it.
 func (w *Worker) openRing(o rdma.RingOptions) (*ring, error) {
 	o, err := rdma.CheckRing(o, len(w.Lost))
 	if err != nil {
@@ -53,7 +67,9 @@ func (w *Worker) openRing(o rdma.RingOptions) (*ring, error) {
 // Addr returns where to append to the ring.
 func (r *ring) Addr() rdma.RingAddr { return rdma.RingAt(r.o.Node, r.o.Number) }
 
-// Post adds buffers. After an error that wraps rdma.ErrNodeDown the buffers may have been added.
+// Post adds buffers, all or none. They are the ring's until they are settled. After an error that
+// wraps rdma.ErrNodeDown the buffers may have been added. More than the ring has places for are
+// refused here, with rdma.ErrFull, so that the frame is never longer than a node takes.
 func (r *ring) Post(buffers ...rdma.Span) error {
 	err := rdma.ErrFull
 	if len(buffers) <= r.o.Buffers {
@@ -65,7 +81,8 @@ func (r *ring) Post(buffers ...rdma.Span) error {
 	return nil
 }
 
-// Count returns how far the ring is.
+// Count returns how far the ring is, as the node had it when it executed the frame. It costs a
+// round trip, in the order of the worker's verbs to the node.
 func (r *ring) Count() (rdma.RingCount, error) {
 	c, err := r.ask(RingCount, 0, nil)
 	if err != nil {
@@ -75,7 +92,8 @@ func (r *ring) Count() (rdma.RingCount, error) {
 }
 
 // Close ends the ring. A node that does not answer ends it with the connection: Close waits until
-// that is certain, for as long as ringPatience.
+// that is certain, for as long as ringPatience. After an error it may be called again: entries may
+// still land until then, and the ring stays among the worker's.
 func (r *ring) Close() error {
 	w := r.w
 	if !slices.Contains(w.rings, r) {
@@ -93,15 +111,18 @@ func (r *ring) Close() error {
 }
 
 // over reports whether the ring has certainly ended: the node lets another connection in when it
-// has ended the last one.
+// has ended the last one. A node of which the process is gone, or that was expelled, lands nothing
+// any more, either.
 func (r *ring) over() bool {
 	l := r.w.pool.links[r.o.Node].verbs
 	times, _ := l.Reach()
 	return times != r.times || l.Gone() || r.w.pool.Down(r.o.Node) != nil
 }
 
-// ask asks the node about the ring, and waits. The error wraps rdma.ErrClosed when the ring has
-// ended.
+// ask asks the node about the ring, and waits for as long as ringPatience. The error wraps
+// rdma.ErrClosed when the ring has ended, and rdma.ErrNodeDown when there is no answer: then the
+// node may have done it. n is the number of places or of buffers. A worker that is closed may still
+// end its rings.
 func (r *ring) ask(what, n int, buffers []rdma.Span) (count rdma.RingCount, err error) {
 	w, node := r.w, r.o.Node
 	if what != RingClose && (w.closed || w.pool.closing.Load()) {
@@ -115,6 +136,7 @@ func (r *ring) ask(what, n int, buffers []rdma.Span) (count rdma.RingCount, err 
 	if err != nil {
 		return count, err
 	}
+	// Under the link's lock, so that the frame goes over the very connection that times names.
 	if what == RingOpen {
 		r.times = s.Times()
 	}

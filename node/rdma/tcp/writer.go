@@ -9,6 +9,12 @@ import (
 
 // writer writes ops into frames. It holds the link's lock, and lives as long as one call of
 // Endpoint.send.
+//
+// A frame has what the worker claims, and then verbs of one batch, in order. It has
+// transport.MaxItems at most, which read no more than transport.MaxData, and write no more: so much
+// a node takes in one piece, and answers in one. A verb that does not fit in begins the next frame.
+// from is where the frame's header begins in out, and read and wrote are the bytes that its verbs
+// read and write so far.
 type writer struct {
 	e           *Endpoint
 	s           transport.Sending
@@ -20,8 +26,8 @@ type writer struct {
 	read, wrote int
 }
 
-// A verb that strays is sent as a breach, in its place among the others. So the node refuses what
-// comes behind it, as it does for a verb that it finds to stray itself.
+// add writes one op. A verb that strays is sent as a breach, in its place among the others. So the
+// node refuses what comes behind it, as it does for a verb that it finds to stray itself.
 func (w *writer) add(i int) {
 	op := w.b.Op(i)
 	switch op.Verb {
@@ -49,7 +55,8 @@ func (w *writer) add(i int) {
 	w.frame.ops = append(w.frame.ops, i)
 }
 
-// send sends a message.
+// send sends a message. One that gathers memory that the worker may not touch is a breach. What
+// else is wrong with it ends the op here: it is not sent, and the verbs behind it go on.
 func (w *writer) send(i int, op *rdma.Op) {
 	switch box, err := w.e.BoxFor(op); {
 	case errors.Is(err, rdma.ErrAccess):
@@ -66,7 +73,8 @@ func (w *writer) send(i int, op *rdma.Op) {
 	w.frame.ops = append(w.frame.ops, i)
 }
 
-// entry sends an APPEND.
+// entry sends an APPEND, as a whole: a node cuts it into blocks. A worker without an identity may
+// not, and sends a breach instead. An entry of a bad length ends here.
 func (w *writer) entry(i int, op *rdma.Op) {
 	n := len(op.Buf)
 	switch {
@@ -84,6 +92,8 @@ func (w *writer) entry(i int, op *rdma.Op) {
 	w.frame.ops = append(w.frame.ops, i)
 }
 
+// need returns how many bytes of data an op of n bytes reads and writes. An atomic's operands count
+// for nothing: transport.MaxBody has room for them.
 func need(v rdma.Verb, n int) (read, wrote int) {
 	switch v {
 	case rdma.Read:
@@ -96,7 +106,8 @@ func need(v rdma.Verb, n int) (read, wrote int) {
 
 // parts sends a long op in parts. It may tear anywhere, so that this needs no care. Each part is a
 // frame of its own. Parts are executed in order, and other connections' verbs may come between
-// them.
+// them. left is shared by all parts, and has its full number before one is completed: this worker
+// completes them, behind Post.
 func (w *writer) parts(i int, op *rdma.Op, n int) {
 	w.finish()
 	left := new(int)
@@ -112,6 +123,7 @@ func (w *writer) parts(i int, op *rdma.Op, n int) {
 }
 
 // open makes sure that there is a frame with room for an op that reads and writes so many bytes.
+// One that it begins has what the worker claims as of now, and the epoch for errors.
 func (w *writer) open(read, wrote int) {
 	if w.frame != nil && (len(w.frame.ops) == transport.MaxItems || w.read+read > transport.MaxData ||
 		w.wrote+wrote > transport.MaxData) {
@@ -128,7 +140,8 @@ func (w *writer) open(read, wrote int) {
 	*w.out = w.e.Claim(append(*w.out, make([]byte, transport.HeaderBytes)...), w.node)
 }
 
-// From here on the frame is the link's.
+// finish ends the frame that was begun, if one was, by its header. From here on the frame is the
+// link's, and counts as in flight.
 func (w *writer) finish() {
 	if w.frame == nil {
 		return
