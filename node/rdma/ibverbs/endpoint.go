@@ -114,49 +114,66 @@ type peer struct {
 	// epoch is the one that the worker had joined when the queue pair was made. The node ends the
 	// other end once a later one is fenced.
 	epoch uint64
-	lost  error // the worker strayed there: the connection is down for good
+	// lost is kept over new connections and epochs. It is only forgotten when a way gives way to
+	// another target.
+	lost error // the worker strayed there: the connection is down for good
 
+	// ring has a power of two of places: Options.Depth for a node, sendDepth for a way.
 	ring             []flight
 	head, ripe, tail uint32
-	waiting          []flight
-	next             int    // of waiting, the first that does wait
-	pushed           uint32 // work requests that were ever to be posted
+	// Places of waiting in front of next are empty: what was in them is in the ring.
+	waiting []flight
+	next    int // of waiting, the first that does wait
+	// pushed counts pieces and parts, and no second tries: past goes by it.
+	pushed uint32 // work requests that were ever to be posted
 	// While it is not 0 no fence is passed: the device's own fence covers one plain compare and
 	// swap, and not the ones that may have to follow.
-	masked   int     // masked compare and swaps that are being made of plain ones
+	masked int // masked compare and swaps that are being made of plain ones
+	// A place of words is the request's from its post until its result is taken.
 	words    []byte  // the word before an atomic, by its place in the ring
 	wordsMem memory  // words' registration; nil: not yet
 	slow     slowing // since when nothing has come
 
+	// entries is of a node's own peer, and counts those of all its rings and streams.
 	entries uint32 // APPENDs that were ever posted to the node's rings
 
 	// Of a way to a mailbox or a ring.
-	to      target
-	busy    bool
-	sent    uint64           // SENDs to a ring over this queue pair
-	known   bool             // what was in flight, and is not over, has not arrived for sure
+	to   target
+	busy bool
+	// sent begins anew with each queue pair, as the node's count of blocks does.
+	sent uint64 // SENDs to a ring over this queue pair
+	// known is for drop alone, and true only from the other end's word until then.
+	known bool // what was in flight, and is not over, has not arrived for sure
+	// meeting lasts as long as the connection: it hears of its end as well.
 	meeting *control.Meeting // nil: it has not been asked for a connection
 	// offered is this end of a connection that the mailbox's process has not answered yet. Nothing
 	// is posted to it.
-	offered pair   // that is to be connected
-	begin   uint32 // of the ring, over this queue pair
-	most    int    // bytes of a message
+	offered pair // that is to be connected
+	// begin is the first request's number in the ring: what the mailbox counts begins there.
+	begin uint32 // of the ring, over this queue pair
+	// most is told by the mailbox's answer.
+	most int // bytes of a message
 }
 
 // flight is one work request. From push until over it holds its op's bytes: neither the batch nor
 // the stage is used for anything else before. over is called once.
 type flight struct {
+	// batch is not recycled before its last op is over: it and the op stay where they are.
 	batch *rdma.Batch
 	op    int32
-	last  bool   // of its op
-	piece int32  // of what a SEND gathers, from 1: this READs it; 0: it does not; behind: see there
+	last  bool  // of its op
+	piece int32 // of what a SEND gathers, from 1: this READs it; 0: it does not; behind: see there
+	// after makes messages and entries stay behind verbs that the worker posted before them, though
+	// those go over another queue pair.
 	after uint32 // of a SEND: as many of what was pushed for the node come first
 	entry uint32 // of an APPEND: its number, of those for the node; of a fence: as many entries come first
-	off   int    // the part of the op's bytes, of one that is longer than what one request moves
-	n     int
+	// off is where the part begins in the op's bytes, or a piece's in its stage.
+	off int // the part of the op's bytes, of one that is longer than what one request moves
+	n   int
 	// where the bytes are at this end, when they are in no registered memory; of a piece: those of
 	// its SEND
 	stage stage
+	// guess begins as what is expected, with 0 in the bits that are not compared.
 	guess uint64 // of a masked compare and swap: what the word is taken to be
 	wrong int    // how often it was wrong before
 }
