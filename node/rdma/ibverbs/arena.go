@@ -9,8 +9,8 @@ import (
 
 // A device touches registered memory only. A worker has two kinds:
 //
-//  - Blocks, which the memory of its batches is cut from. A batch is used again and again, so that a
-//    few blocks last for the life of the worker, and what is in them is posted where it is.
+//  - Blocks, which the memory of its batches is cut from. A batch is used again and again, so that
+//    a few blocks last for the life of the worker, and what is in them is posted where it is.
 //  - Stages, for all other bytes: long ones, which do not fit a batch's memory, and those that a
 //    message gathers. They are copied into a stage before a WRITE or SEND is posted, and out of it
 //    when a READ is taken.

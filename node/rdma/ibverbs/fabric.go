@@ -57,8 +57,8 @@ const (
 // Stats count what workers asked of the device.
 type Stats = rdma.DeviceStats
 
-// Workers add to them when they wait, and not with each verb: so programs with many workers do not
-// contend for these words.
+// stats are the fabric's counters. Workers add to them when they wait, and not with each verb, so
+// that many workers do not contend for these words.
 type stats struct{ posts, polls, waits, requests, completions, connects, guesses atomic.Uint64 }
 
 // Stats returns what the workers of this Fabric did so far, as far as they have told: when they

@@ -43,7 +43,7 @@ func Probe() ([]Info, error) { return probe() }
 
 // OpenDevice opens the device of a memory node that listens on the given HOST:PORT. Without a host
 // in it, or with a name, the device is chosen without regard to the address. The error wraps
-// ErrNotBuilt or ErrNoDevice. The caller closes the device behind the node.
+// ErrNotBuilt, or ErrNoDevice where there is none. The caller closes the device behind the node.
 func OpenDevice(c Choice, listen string) (*Device, error) {
 	var local net.IP
 	if host, _, err := net.SplitHostPort(listen); err == nil {
