@@ -269,8 +269,8 @@ func (e *Endpoint) take(p *peer, f *flight, seq uint32) {
 }
 
 // mostGuesses bounds how often a masked compare and swap is tried. It is tried again when another
-// worker changed the word. It is far beyond what contention brings about, and ends a wait for a
-// word that never stands still. The op then ends in rdma.ErrTimeout, and has not taken effect.
+// worker changed the word. An op that meets the bound ends in rdma.ErrTimeout, and has not taken
+// effect.
 const mostGuesses = 1 << 16
 
 // guessed reports whether a masked compare and swap has to be tried again: the word differs from
