@@ -7,12 +7,24 @@ import (
 	"unsafe"
 )
 
+// A device touches registered memory only. A worker has two kinds:
+//
+//  - Blocks, which the memory of its batches is cut from. A batch is used again and again, so that
+//    a few blocks last for the life of the worker, and what is in them is posted where it is.
+//  - Stages, for all other bytes: long ones, which do not fit a batch's memory, and those that a
+//    message gathers. They are copied into a stage before a WRITE or SEND is posted, and out of it
+//    when a READ is taken.
+
 // arena is a worker's registered memory. It is of the Go heap, which does not move: what was given
-// out stays readable when the registration is gone. It belongs to one worker.
+// out stays readable when the registration is gone. It belongs to one worker. Nothing in it is
+// reachable by other processes: they are given no key.
 type arena struct {
 	a      adapter // nil once it is closed
 	blocks []block
-	rest   []byte // of the last block, what is free
+	// rest is lost when a new block begins: no later batch's memory is cut from it.
+	rest []byte // of the last block, what is free
+	// stages are the spare ones of each class, from smallStage. The last that was given back is
+	// used first: it is the likeliest to be in the processor's caches.
 	stages [bigStage - smallStage + 1][]stage
 }
 
@@ -27,19 +39,23 @@ const blockBytes = 256 << 10
 
 // stage is registered memory for bytes that are not.
 type stage struct {
-	p     []byte
-	mem   memory
+	p   []byte
+	mem memory
+	// class is the logarithm of the size, from smallStage to bigStage.
 	class int
 }
 
 const (
+	// Less than a page would pin a whole one, too.
 	smallStage = 12 // 2^12 bytes is the least that is registered
 	bigStage   = 20 // 2^20 bytes is the most that one work request moves
 	mostPart   = 1 << bigStage
 )
 
 // grow returns n bytes of registered memory, or others where the device takes no more: those are
-// staged.
+// staged. Base.Batch calls it, once for each batch that the worker has at a time. Registering takes
+// long, and may fail when the process has locked as much memory as it may: then each op of the
+// batch is staged for itself, and it is that which fails if there is no memory for a stage, either.
 func (m *arena) grow(n int) []byte {
 	if m.a == nil {
 		return make([]byte, n) // nothing of it will be posted
@@ -58,7 +74,8 @@ func (m *arena) grow(n int) []byte {
 	return p
 }
 
-// find returns the key of registered memory that p lies in.
+// find returns the key of registered memory that p lies in. It is asked for each request that moves
+// bytes which are not staged. A worker has one or two blocks, which it compares in turn.
 func (m *arena) find(p []byte) (key uint32, ok bool) {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(p)))
 	for i := range m.blocks {
@@ -72,7 +89,9 @@ func (m *arena) find(p []byte) (key uint32, ok bool) {
 	return 0, false
 }
 
-// stage returns registered memory of n bytes at least, n being mostPart at most.
+// stage returns registered memory of n bytes at least, n being mostPart at most. n is 1 at least:
+// there is nothing to stage of a verb without bytes. The stage is the caller's until it gives it
+// back. The error wraps rdma.ErrFull.
 func (m *arena) stage(n int) (stage, error) {
 	class := max(smallStage, bits.Len(uint(n-1)))
 	free := &m.stages[class-smallStage]
@@ -90,7 +109,7 @@ func (m *arena) stage(n int) (stage, error) {
 }
 
 // give gives a stage back. What a worker had in flight at its most stays registered. Its request is
-// over: no device reads or writes it.
+// over: no device reads or writes it. A stage that holds nothing is none: most flights have none.
 func (m *arena) give(s stage) {
 	if s.p != nil {
 		free := &m.stages[s.class-smallStage]
@@ -98,7 +117,8 @@ func (m *arena) give(s stage) {
 	}
 }
 
-// close ends the registrations; no queue pair of the worker is there any more.
+// close ends the registrations; no queue pair of the worker is there any more. Stages that flights
+// hold have been given back: an endpoint that closes ends all its flights before.
 func (m *arena) close() error {
 	var errs []error
 	for _, b := range m.blocks {

@@ -46,22 +46,27 @@ var (
 	_ = [1]byte{}[unsafe.Sizeof(completion{})-C.sizeof_struct_fk_completion]
 )
 
-// device is an adapter of libibverbs.
+// device is an adapter of libibverbs. It is closed by the last user: see users.
 type device struct {
-	c    *C.struct_ibv_context
+	c *C.struct_ibv_context
+	// All memory and queue pairs are of one protection domain, so that a key is good on each of
+	// them.
 	pd   *C.struct_ibv_pd
 	port Port
-	gid  GID
-	lim  limits
-	mtu  C.int // of the port, as libibverbs counts
-	in   uint8 // READs and atomics in flight that a queue pair takes
-	out  uint8 // and makes
+	// gid is this end's address in each connection.
+	gid GID
+	lim limits
+	mtu C.int // of the port, as libibverbs counts
+	// in and out are bounded by mostRdAtomic.
+	in  uint8 // READs and atomics in flight that a queue pair takes
+	out uint8 // and makes
 
+	// users is 1 for the opener, and 1 for each memory, queue and queue pair.
 	users atomic.Int32 // what was made of it, and itself: the last one closes it
 }
 
 // wantInline is how many bytes of a WRITE are to travel in the work request: a cache line or two
-// costs the device less so than to fetch them.
+// costs the device less so than to fetch them. probeInline halves it until the device takes it.
 const wantInline = 220
 
 // softVendor is the vendor of soft-RoCE. Its queue pairs come to stand still at a fence now and
@@ -71,6 +76,8 @@ const softVendor = 0xffffff
 // mostRdAtomic bounds READs and atomics in flight; devices that can do more gain nothing by it.
 const mostRdAtomic = 16
 
+// openAdapter opens the device that is chosen from all that this machine has: see choose. The error
+// wraps ErrNoDevice where there is none to choose.
 func openAdapter(c Choice, local net.IP) (adapter, error) {
 	list, err := listDevices()
 	if err != nil {
@@ -98,6 +105,7 @@ func openAdapter(c Choice, local net.IP) (adapter, error) {
 	return nil, fmt.Errorf("%w: %s is gone", ErrNoDevice, port.Device)
 }
 
+// openDevice opens a device for one of its ports. What was opened is closed if there is an error.
 func openDevice(from *C.struct_ibv_device, port Port, gid GID) (adapter, error) {
 	d := &device{port: port, gid: gid}
 	d.users.Store(1)
@@ -111,6 +119,7 @@ func openDevice(from *C.struct_ibv_device, port Port, gid GID) (adapter, error) 
 	return d, nil
 }
 
+// openContext opens a device, for its caller to close.
 func openContext(from *C.struct_ibv_device) (*C.struct_ibv_context, error) {
 	c, err := C.ibv_open_device(from)
 	if c == nil {
@@ -123,6 +132,9 @@ func openContext(from *C.struct_ibv_device) (*C.struct_ibv_context, error) {
 	return c, nil
 }
 
+// open asks what the device can do, and makes the protection domain. A device without atomics is
+// refused with rdma.ErrNotSupported. Atomics that are atomic with those of the same device only
+// will do, since whatever changes a word goes through the node's device.
 func (d *device) open() (err error) {
 	var attr C.struct_ibv_device_attr
 	if no := C.ibv_query_device(d.c, &attr); no != 0 {
@@ -145,7 +157,8 @@ func (d *device) open() (err error) {
 	return d.probeInline()
 }
 
-// probeInline finds out how many bytes may be inline: there is no other way than to try.
+// probeInline finds out how many bytes may be inline: there is no other way than to try. A device
+// that makes no queue pair with none, either, is of no use: that error counts.
 func (d *device) probeInline() error {
 	q, err := d.completions(1)
 	if err != nil {
@@ -167,7 +180,7 @@ func (d *device) limits() limits { return d.lim }
 func (d *device) at() (device string, port int) { return d.port.Device, d.port.Port }
 
 // close gives up the device. The device goes when nothing made of it is left, such as endpoints
-// that were not closed.
+// that were not closed. Each thing that was made calls it as well, behind its own end.
 func (d *device) close() error {
 	if d.users.Add(-1) > 0 {
 		return nil
@@ -186,15 +199,20 @@ func (d *device) close() error {
 
 // mr is memory that a device may use.
 type mr struct {
-	d   *device
-	mr  *C.struct_ibv_mr
+	d  *device
+	mr *C.struct_ibv_mr
+	// C has no reference that the collector knows of. It is unpinned behind the end of the
+	// registration.
 	pin runtime.Pinner // the garbage collector lets it be, even if this is all that refers to it
 }
 
 // registered holds the memory that devices may write to now. An endpoint that its user forgets to
 // close must not be all that keeps the memory: the device goes on, and the collector would have it.
+// Memory of such an endpoint stays for the life of the process.
 var registered sync.Map
 
+// register pins the memory before the device has it. The node's own mapping is none of the heap's:
+// pinning it does nothing.
 func (d *device) register(base unsafe.Pointer, size uint64, remote bool) (memory, error) {
 	m := &mr{d: d}
 	m.pin.Pin(base)
@@ -214,6 +232,8 @@ func (d *device) register(base unsafe.Pointer, size uint64, remote bool) (memory
 
 func (m *mr) keys() (local, remote uint32) { return uint32(m.mr.lkey), uint32(m.mr.rkey) }
 
+// close ends the registration and then lets the memory go, in this order. If the device refuses,
+// the memory stays pinned: lost rather than written to in another use.
 func (m *mr) close() error {
 	if no := C.ibv_dereg_mr(m.mr); no != 0 {
 		return fmt.Errorf("device %s: unregister memory: %w", m.d.port.Device, syscall.Errno(no))
@@ -226,16 +246,22 @@ func (m *mr) close() error {
 // cq is a completion queue with a channel that tells of completions, which the runtime waits for as
 // for a connection.
 type cq struct {
-	d       *device
-	cq      *C.struct_ibv_cq
+	d  *device
+	cq *C.struct_ibv_cq
+	// channel is of the queue that made it; those beside it have the same.
 	channel *C.struct_ibv_comp_channel
-	file    *os.File // the channel
-	raw     syscall.RawConn
-	others  []*cq              // of the same channel
-	taken   func(uintptr) bool // takes the channel's events; made once
-	own     bool               // the channel is its own
+	// file is another descriptor of the channel, which the runtime polls.
+	file *os.File // the channel
+	raw  syscall.RawConn
+	// Those that were closed are taken out when the queue is armed next.
+	others []*cq // of the same channel
+	// It is a field so that a wait allocates nothing.
+	taken func(uintptr) bool // takes the channel's events; made once
+	own   bool               // the channel is its own
 }
 
+// completions makes a queue with a channel of its own. What was made is closed if there is an
+// error.
 func (d *device) completions(room int) (completions, error) {
 	q := &cq{d: d, own: true}
 	d.users.Add(1)
@@ -246,6 +272,9 @@ func (d *device) completions(room int) (completions, error) {
 	return q, nil
 }
 
+// open makes the channel and then the queue. The channel does not block, so that a wait takes what
+// is there and leaves the sleep to the runtime: a worker that sleeps takes no thread.
+// SetReadDeadline is tried once here: it fails where the runtime cannot poll the descriptor.
 func (q *cq) open(room int) (err error) {
 	if q.channel, err = C.ibv_create_comp_channel(q.d.c); q.channel == nil {
 		return err
@@ -269,6 +298,7 @@ func (q *cq) open(room int) (err error) {
 	return q.make(room)
 }
 
+// make makes the queue, which has its events in the channel.
 func (q *cq) make(room int) (err error) {
 	if q.cq, err = C.ibv_create_cq(q.d.c, C.int(room), nil, q.channel, 0); q.cq == nil {
 		return err
@@ -276,6 +306,7 @@ func (q *cq) make(room int) (err error) {
 	return nil
 }
 
+// beside makes a queue whose events come by q's channel, which q alone closes.
 func (q *cq) beside(room int) (completions, error) {
 	o := &cq{d: q.d, channel: q.channel}
 	q.d.users.Add(1)
@@ -287,6 +318,9 @@ func (q *cq) beside(room int) (completions, error) {
 	return o, nil
 }
 
+// close ends the queue, and then the channel if it is q's own. libibverbs waits until all events
+// that were taken are acknowledged, which fk_event does as it takes them. A queue beside another
+// one is found to be closed by its cq, which is nil.
 func (q *cq) close() error {
 	var errs []error
 	if q.cq != nil {
@@ -306,11 +340,14 @@ func (q *cq) close() error {
 	return errors.Join(append(errs, q.d.close())...)
 }
 
+// post is one call into C. Neither slice is empty. C keeps no pointer to either.
 func (q *cq) post(groups []group, requests []request) {
 	C.fk_post((*C.struct_fk_group)(unsafe.Pointer(&groups[0])), C.int(len(groups)),
 		(*C.struct_fk_request)(unsafe.Pointer(&requests[0])))
 }
 
+// poll is one call into C, the spinning included. A queue that the device has given up ends the
+// process: what its completions would have told cannot be known.
 func (q *cq) poll(into []completion, spin time.Duration) int {
 	n := C.fk_poll(q.cq, (*C.struct_fk_completion)(unsafe.Pointer(&into[0])), C.int(len(into)), C.int64_t(spin))
 	if n < 0 {
@@ -319,6 +356,7 @@ func (q *cq) poll(into []completion, spin time.Duration) int {
 	return int(n)
 }
 
+// arm asks for one event for the next completion of each queue of the channel, whatever it is of.
 func (q *cq) arm() error {
 	if no := C.ibv_req_notify_cq(q.cq, 0); no != 0 {
 		return fmt.Errorf("device %s: ask for events: %w", q.d.port.Device, syscall.Errno(no))
@@ -332,6 +370,8 @@ func (q *cq) arm() error {
 	return nil
 }
 
+// await takes all events that are there, and sleeps only if there are none. A deadline is no error.
+// An event of an earlier arm, the completion of which was polled, ends it at once.
 func (q *cq) await(until time.Duration) error {
 	q.file.SetReadDeadline(time.Now().Add(until - realtime.Now()))
 	err := q.raw.Read(q.taken)
@@ -341,14 +381,19 @@ func (q *cq) await(until time.Duration) error {
 	return err
 }
 
-// qp is a queue pair.
+// qp is a queue pair. Its completions go to q.
 type qp struct {
-	q    *cq
-	qp   *C.struct_ibv_qp
-	psn  uint32
+	q  *cq
+	qp *C.struct_ibv_qp
+	// psn is what this end's packets are numbered from; the other end learns it from the card.
+	psn uint32
+	// close may be called twice, and destroys it once.
 	once sync.Once
 }
 
+// pair makes a queue pair without a receive queue. The end that posts lets the other one do nothing
+// with its memory, and the end that lets it posts nothing: so only the first has room for inline
+// bytes.
 func (q *cq) pair(depth int, may access) (pair, error) {
 	inline := q.d.lim.inline
 	if may != accessNone {
@@ -357,6 +402,8 @@ func (q *cq) pair(depth int, may access) (pair, error) {
 	return q.newPair(nil, depth, inline, may)
 }
 
+// newPair makes a queue pair in the state INIT: it takes no packet before connect. Its messages
+// come into buffers of a receive queue, or of none. The error wraps rdma.ErrFull.
 func (q *cq) newPair(into *C.struct_ibv_srq, depth, inline int, may access) (pair, error) {
 	most := C.uint32_t(inline)
 	p, err := C.fk_pair(q.d.pd, q.cq, into, C.int(depth), &most, C.int(q.d.port.Port), C.int(may))
@@ -368,8 +415,10 @@ func (q *cq) newPair(into *C.struct_ibv_srq, depth, inline int, may access) (pai
 	return &qp{q: q, qp: p, psn: rand.Uint32() & (1<<24 - 1)}, nil
 }
 
+// handle is C's pointer, as a number. It may be another one's once the queue pair was closed.
 func (p *qp) handle() uintptr { return uintptr(unsafe.Pointer(p.qp)) }
 
+// card has no base and no key: the caller adds what its kind of connection needs.
 func (p *qp) card() card {
 	d := p.q.d
 	return card{
@@ -378,6 +427,8 @@ func (p *qp) card() card {
 	}
 }
 
+// connect takes it to the states in which it receives, and sends. Of the two ends' MTUs it takes
+// the lesser. READs and atomics in flight are as many as the other end takes and this device makes.
 func (p *qp) connect(remote card) error {
 	d := p.q.d
 	if remote.ethernet != d.port.Ethernet {
@@ -402,6 +453,7 @@ func (p *qp) connect(remote card) error {
 	return nil
 }
 
+// stop has it in the state of error, in which it takes no packet. It may still be closed.
 func (p *qp) stop() error {
 	if no := C.fk_stop(p.qp); no != 0 {
 		return fmt.Errorf("device %s: stop a queue pair: %w", p.q.d.port.Device, syscall.Errno(no))
@@ -409,6 +461,8 @@ func (p *qp) stop() error {
 	return nil
 }
 
+// close returns when the device has done with it: what follows, such as the reuse of memory or the
+// answer to a fence, relies on that.
 func (p *qp) close() (err error) {
 	p.once.Do(func() {
 		if no := C.fk_end(p.qp); no != 0 {
@@ -420,12 +474,13 @@ func (p *qp) close() (err error) {
 	return err
 }
 
-// srq is a shared receive queue.
+// srq is a shared receive queue. It outlives the queue pairs that share it.
 type srq struct {
 	d   *device
 	srq *C.struct_ibv_srq
 }
 
+// receives makes a queue of buffers of one piece each. The error wraps rdma.ErrFull.
 func (d *device) receives(room int) (receives, error) {
 	s, err := C.fk_receives(d.pd, C.int(room))
 	if s == nil {
@@ -435,10 +490,12 @@ func (d *device) receives(room int) (receives, error) {
 	return &srq{d, s}, nil
 }
 
+// pair makes an end that only receives: it has one place for requests, which stays empty.
 func (s *srq) pair(q completions, may access) (pair, error) {
 	return q.(*cq).newPair(s.srq, 1, 0, may)
 }
 
+// post may be called for registered memory alone; the device has the buffer until its completion.
 func (s *srq) post(id uint64, buffer []byte, key uint32) error {
 	at := C.uintptr_t(uintptr(unsafe.Pointer(unsafe.SliceData(buffer))))
 	if no := C.fk_receive(s.srq, C.uint64_t(id), at, C.uint32_t(len(buffer)), C.uint32_t(key)); no != 0 {
@@ -447,6 +504,7 @@ func (s *srq) post(id uint64, buffer []byte, key uint32) error {
 	return nil
 }
 
+// close fails while a queue pair shares it.
 func (s *srq) close() error {
 	if no := C.ibv_destroy_srq(s.srq); no != 0 {
 		return fmt.Errorf("device %s: end a receive queue: %w", s.d.port.Device, syscall.Errno(no))

@@ -17,11 +17,14 @@ import (
 // for concurrent use.
 type Fabric struct {
 	*control.Pool
-	a     adapter
-	lim   limits // of a
+	// All endpoints share the device, its protection domain and its port.
+	a   adapter
+	lim limits // of a
+	// o has no zero values any more, and a Depth that the device can do.
 	o     Options
 	stats stats
-	once  sync.Once
+	// Close may be called again when tasks did not stop in time; the device is given up once.
+	once sync.Once
 }
 
 // What the fabric can do beyond rdma.Fabric, and beyond that of package tcp.
@@ -37,10 +40,12 @@ type Options struct {
 	// Choice of the device; the default is one that reaches the pool.
 	Choice Choice
 	// Spin is for how long a worker looks for completions before it sleeps until the device tells
-	// of one; default 20 us, less than it costs to be woken. Negative: not at all.
+	// of one; default 20 us, less than it costs to be woken. Negative: not at all. The worker does
+	// not give its processor away meanwhile.
 	Spin time.Duration
 	// Depth is how many work requests a queue pair holds; more wait in the worker. Default 128, and
-	// what the device can do, down to the next power of two.
+	// what the device can do, down to the next power of two. It bounds a worker's memory, too: a
+	// flight and a word for each place, for each node.
 	Depth int
 }
 
@@ -52,6 +57,8 @@ const (
 // Stats count what workers asked of the device.
 type Stats = rdma.DeviceStats
 
+// stats are the fabric's counters. Workers add to them when they wait, and not with each verb, so
+// that many workers do not contend for these words.
 type stats struct{ posts, polls, waits, requests, completions, connects, guesses atomic.Uint64 }
 
 // Stats returns what the workers of this Fabric did so far, as far as they have told: when they
@@ -82,6 +89,10 @@ func (s *stats) add(d *Stats) {
 func (f *Fabric) Port() (device string, port int) { return f.a.at() }
 
 // newFabric puts an adapter under a pool, and owns both.
+//
+// A worker's completion queue has room for the requests of all nodes and those of all ways
+// together, Depth each, and for as many again of queue pairs that were dropped. A device with small
+// queues bounds Depth by that.
 func newFabric(p *control.Pool, a adapter, o Options) *Fabric {
 	o.Spin = cmp.Or(o.Spin, defaultSpin)
 	o.Depth = cmp.Or(o.Depth, defaultDepth)
@@ -92,7 +103,8 @@ func newFabric(p *control.Pool, a adapter, o Options) *Fabric {
 }
 
 // Open returns an endpoint with an identity of its own. Its queue pairs are made when it first
-// posts to a node.
+// posts to a node. It does not ask the nodes for connections: an endpoint that never posts has
+// none.
 func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
 	return f.endpoint(f.Worker(name))
 }
@@ -106,7 +118,8 @@ func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
 	return rdma.ReadOnly(ep), nil
 }
 
-// endpoint gives a worker verbs, unless there is none.
+// endpoint gives a worker verbs, unless there is none. It gives the identity back if the device has
+// no queue for the worker.
 func (f *Fabric) endpoint(w *control.Worker, err error) (rdma.Endpoint, error) {
 	if err != nil {
 		return nil, err
@@ -122,7 +135,8 @@ func (f *Fabric) endpoint(w *control.Worker, err error) (rdma.Endpoint, error) {
 func (f *Fabric) Tell(name string) (rdma.Endpoint, error) { return f.Open(name) }
 
 // Close is control.Pool's, and gives up the device: tasks that did not stop in time use it yet, and
-// it goes with the last one's endpoint.
+// it goes with the last one's endpoint. The error is that of tasks that did not stop, or of what
+// could not be given back.
 func (f *Fabric) Close() error {
 	err := f.Pool.Close()
 	f.once.Do(func() { err = errors.Join(err, f.a.close()) })

@@ -15,7 +15,8 @@ import (
 // Name is the fabric's, in addresses and in pools' records.
 const Name = "rdma"
 
-// Device is an open device of a memory node: its Config.Device. It is safe for concurrent use.
+// Device is an open device of a memory node: its Config.Device. It is safe for concurrent use. It
+// serves the pools of its node, one registration each.
 type Device struct{ a adapter }
 
 var _ memnode.Device = (*Device)(nil)
@@ -30,21 +31,28 @@ func (d *Device) Port() (device string, port int) { return d.a.at() }
 func (d *Device) Close() error { return d.a.close() }
 
 // region is a node's memory that its device serves.
+//
+// The memory is the node's own mapping, and stays mapped until Close has returned. Device and
+// processor share it: verbs of workers go past this process, and atomics of the node's procedures
+// go through region.
 type region struct {
 	a    adapter
 	base uint64
 	at   unsafe.Pointer // base
 	size uint64
-	mem  memory
+	// mem has one key for all: a worker may do what its queue pair's access says.
+	mem memory
 
-	mu   sync.Mutex  // one caller at a time
+	mu sync.Mutex // one caller at a time
+	// Nodes' ends post nothing, so that cq only ever has the completions of self.
 	cq   completions // of the nodes' ends, and of its own
 	self self
 
 	rings sync.WaitGroup // goroutines of rings, which end when these are closed
 }
 
-// Register implements memnode.Device.
+// Register implements memnode.Device. The node calls it once for each pool, and the pool's memory
+// is not served before. The error wraps rdma.ErrFull where the process may not lock so much.
 func (d *Device) Register(base unsafe.Pointer, size uint64) (memnode.Registration, error) {
 	r := &region{a: d.a, base: uint64(uintptr(base)), at: base, size: size}
 	if err := r.open(base); err != nil {
@@ -53,6 +61,8 @@ func (d *Device) Register(base unsafe.Pointer, size uint64) (memnode.Registratio
 	return r, nil
 }
 
+// open makes memory, queue and connection in this order, in the reverse of which Close ends them.
+// What it made by the time of an error is for Close.
 func (r *region) open(base unsafe.Pointer) (err error) {
 	if r.mem, err = r.a.register(base, r.size, true); err != nil {
 		return err
@@ -64,7 +74,9 @@ func (r *region) open(base unsafe.Pointer) (err error) {
 }
 
 // Close implements memnode.Registration. The connections of workers and rings have ended before.
-// Memory is the last that is given up: until then a device may write to it.
+// Memory is the last that is given up: until then a device may write to it. A ring's goroutine
+// closes its own receive queues, whose places are in this memory: it is waited for, which takes
+// ringSlice.
 func (r *region) Close() error {
 	r.rings.Wait()
 	err := r.self.close()
@@ -80,6 +92,10 @@ func (r *region) Close() error {
 // Connect implements memnode.Registration: it makes the node's end of a worker's connection. What
 // may be done over it is decided by the queue pair: by its access, and by the one device that is
 // connected to it. The key is the same for all workers.
+//
+// This end is connected before the card goes out: the worker connects its own behind that, and
+// finds an end that answers. The caller sees to it that a fence that comes later finds the
+// connection: see memnode's session.attach.
 func (r *region) Connect(offer []byte, readOnly bool) ([]byte, memnode.DeviceConn, error) {
 	remote, err := parseCard(offer)
 	if err != nil {
@@ -111,6 +127,9 @@ type conn struct {
 }
 
 // End implements memnode.DeviceConn.
+//
+// It is what a fence relies on: once the queue pair is destroyed the device executes nothing more
+// of what came over it. mu is held since the region's queue has one caller at a time.
 func (c *conn) End() {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()
@@ -120,7 +139,8 @@ func (c *conn) End() {
 	}
 }
 
-// CompareSwap implements memnode.Registration.
+// CompareSwap implements memnode.Registration. It goes through the device since a processor's
+// atomics are not atomic with those. Offsets were checked by the caller.
 func (r *region) CompareSwap(off, expect, value uint64) uint64 {
 	return r.atomic(request{op: uint8(rdma.CompareSwap), remote: r.base + off, a: expect, b: value})
 }
@@ -130,7 +150,9 @@ func (r *region) FetchAdd(off, n uint64) uint64 {
 	return r.atomic(request{op: uint8(rdma.FetchAdd), remote: r.base + off, a: n})
 }
 
-// self is a node's connection to its own memory, for atomics of its procedures.
+// self is a node's connection to its own memory, for atomics of its procedures. near posts, and far
+// has the access. Both are of the same device: a device's atomics are atomic with each other only
+// within it.
 type self struct {
 	near, far pair
 	word      *uint64 // where the device puts the word before
@@ -138,12 +160,15 @@ type self struct {
 }
 
 const (
+	// It is more than the one request that is ever in flight.
 	selfDepth = 16
 	// selfPatience bounds the wait for a device that answers nothing: an atomic on this machine
 	// takes microseconds.
 	selfPatience = 10 * time.Second
 )
 
+// The ends tell each other their cards without a node in between. What was made by the time of an
+// error is for close.
 func (s *self) open(r *region) (err error) {
 	s.word = new(uint64)
 	if s.mem, err = r.a.register(unsafe.Pointer(s.word), 8, false); err != nil {
@@ -158,6 +183,7 @@ func (s *self) open(r *region) (err error) {
 	return errors.Join(s.near.connect(s.far.card()), s.far.connect(s.near.card()))
 }
 
+// Queue pairs end before the memory that the device writes results to.
 func (s *self) close() (err error) {
 	for _, p := range []pair{s.near, s.far} {
 		if p != nil {

@@ -12,7 +12,8 @@ import (
 var ErrNotBuilt = errors.New("this program was built without libibverbs " +
 	"(hint: install libibverbs-dev and a C compiler, then build with 'go build -tags ibverbs')")
 
-// Info is what a device is and can do: see Probe.
+// Info is what a device is and can do: see Probe. It is what 'farkv doctor' shows; nothing else
+// goes by it.
 type Info struct {
 	Device    string
 	Firmware  string
@@ -40,7 +41,9 @@ type Info struct {
 // is none; beside those that tell it says why others do not.
 func Probe() ([]Info, error) { return probe() }
 
-// OpenDevice opens the device of a memory node that listens on the given HOST:PORT.
+// OpenDevice opens the device of a memory node that listens on the given HOST:PORT. Without a host
+// in it, or with a name, the device is chosen without regard to the address. The error wraps
+// ErrNotBuilt, or ErrNoDevice where there is none. The caller closes the device behind the node.
 func OpenDevice(c Choice, listen string) (*Device, error) {
 	var local net.IP
 	if host, _, err := net.SplitHostPort(listen); err == nil {
@@ -54,7 +57,8 @@ func OpenDevice(c Choice, listen string) (*Device, error) {
 }
 
 // Open opens a pool with devices in its nodes. Errors are those of control.Open, or wrap
-// ErrNotBuilt or ErrNoDevice.
+// ErrNotBuilt or ErrNoDevice. The device comes first: without one the pool's nodes are not asked. A
+// pool of another fabric is refused: see control.OtherFabric.
 func Open(o control.Options, own Options) (*Fabric, error) {
 	a, err := deviceFor(o, own)
 	if err != nil {
@@ -69,6 +73,10 @@ func Open(o control.Options, own Options) (*Fabric, error) {
 }
 
 // Create makes a pool on nodes that have devices, and opens it: see control.Create.
+//
+// format is called when the nodes have the pool and no other process can open it yet. If it fails,
+// or this process dies in it, the nodes give the pool up. The fabric belongs to the caller once
+// Create returns without an error.
 func Create(o control.Options, g control.Geometry, own Options, format func(*Fabric) error) (*Fabric, error) {
 	a, err := deviceFor(o, own)
 	if err != nil {
@@ -92,6 +100,8 @@ func Create(o control.Options, g control.Geometry, own Options, format func(*Fab
 	return f, nil
 }
 
+// deviceFor opens the device by which this machine reaches the pool's first node: the others are
+// taken to be on the same network. A Choice that names a device goes before that.
 func deviceFor(o control.Options, own Options) (adapter, error) {
 	var local net.IP
 	if len(o.Addresses) > 0 {

@@ -9,6 +9,9 @@ package ibverbs
 #include <infiniband/verbs.h>
 #include <infiniband/mlx5dv.h>
 
+// Whether raw packet queues take several packets an entry. libmlx5 is loaded when it is asked for,
+// and not linked: so the program starts where there is none. It stays loaded. The text is a
+// constant.
 static const char *fk_multi_packet(struct ibv_context *c, const char *name)
 {
 	struct mlx5dv_context attr = { .comp_mask = MLX5DV_CONTEXT_MASK_STRIDING_RQ };
@@ -27,7 +30,9 @@ static const char *fk_multi_packet(struct ibv_context *c, const char *name)
 }
 
 // The device's general capabilities, by its own commands (DEVX): among them the bit that queues of
-// messages take many an entry. This has never run: there was no such device.
+// messages take many an entry. This has never run: there was no such device. The command and its
+// answer are big-endian, with a head of 16 bytes in the answer; byte 0 of it is its status. The bit
+// is counted from the first one of what follows, the highest of a byte first.
 static const char *fk_shared_packets(struct ibv_device *d, const char *name)
 {
 	enum { query_hca_cap = 0x0100, general_now = 1, cyclic_striding = 0x233, answer = 16 };
@@ -55,6 +60,7 @@ static const char *fk_shared_packets(struct ibv_device *d, const char *name)
 	return out[answer + cyclic_striding / 8] & 0x80 >> cyclic_striding % 8 ? "yes" : "no";
 }
 
+// Bytes of memory on the device itself; 0 where the question is not understood.
 static uint64_t fk_device_memory(struct ibv_context *c)
 {
 	struct ibv_device_attr_ex attr;
@@ -63,6 +69,7 @@ static uint64_t fk_device_memory(struct ibv_context *c)
 	return ibv_query_device_ex(c, NULL, &attr) == 0 ? attr.max_dm_size : 0;
 }
 
+// These two are inline functions and macros of libibverbs, which cgo does not see.
 static ssize_t fk_gids(struct ibv_context *c, struct ibv_gid_entry *into, size_t most)
 {
 	return ibv_query_gid_table(c, into, most, 0);
@@ -83,12 +90,14 @@ import (
 	"unsafe"
 )
 
-// devices are what libibverbs finds on this machine.
+// devices are what libibverbs finds on this machine. It holds them until free. A device that was
+// opened meanwhile stays open behind that.
 type devices struct {
 	list **C.struct_ibv_device
 	all  []*C.struct_ibv_device
 }
 
+// listDevices lists what there is now. The error wraps ErrNoDevice. The caller frees the list.
 func listDevices() (*devices, error) {
 	var n C.int
 	list, err := C.ibv_get_device_list(&n)
@@ -101,10 +110,11 @@ func listDevices() (*devices, error) {
 func (d *devices) free() { C.ibv_free_device_list(d.list) }
 
 // mostGIDs bounds the addresses of a device that are looked at; RoCE has a few for each address of
-// its interface.
+// its interface. Those beyond are not seen, and not chosen.
 const mostGIDs = 1024
 
-// portsOf tells of a device's ports.
+// portsOf tells of a device's ports. It opens the device for that, and closes it. A device that
+// this user may not open is an error.
 func portsOf(from *C.struct_ibv_device) ([]Port, error) {
 	c, err := openContext(from)
 	if err != nil {
@@ -114,6 +124,7 @@ func portsOf(from *C.struct_ibv_device) ([]Port, error) {
 	return ports(c, C.GoString(C.ibv_get_device_name(from)))
 }
 
+// ports asks an open device for its ports, counted from 1, and their addresses, up or down.
 func ports(c *C.struct_ibv_context, name string) (all []Port, err error) {
 	var attr C.struct_ibv_device_attr
 	if no := C.ibv_query_device(c, &attr); no != 0 {
@@ -144,6 +155,7 @@ func ports(c *C.struct_ibv_context, name string) (all []Port, err error) {
 	return all, nil
 }
 
+// gidType names the type of an address; what is neither version of RoCE is taken for InfiniBand's.
 func gidType(t C.uint32_t) string {
 	switch t {
 	case C.IBV_GID_TYPE_ROCE_V1:
@@ -154,6 +166,7 @@ func gidType(t C.uint32_t) string {
 	return "IB"
 }
 
+// probe is Probe. Devices that do not tell are left out, and in the error.
 func probe() ([]Info, error) {
 	list, err := listDevices()
 	if err != nil {
@@ -176,6 +189,8 @@ func probe() ([]Info, error) {
 	return all, errors.Join(errs...)
 }
 
+// infoOf opens a device, asks it for all that Info has, and closes it. What a device does not know
+// is its zero value, or a text that says so. MaskedAtomics is never set: libibverbs posts none.
 func infoOf(from *C.struct_ibv_device) (Info, error) {
 	name := C.GoString(C.ibv_get_device_name(from))
 	c, err := openContext(from)

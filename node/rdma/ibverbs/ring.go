@@ -13,7 +13,20 @@ import (
 	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
+// A ring is used by these, all in the node's process:
+//
+//  - Its own goroutine (run) takes completions and gives the device places, as time passes.
+//  - Goroutines of the node's connections post its worker's buffers, count, and connect and part
+//    senders. Those that post and count take what came first, so that their answer is up to date.
+//
+// None of them copies a block. A buffer is posted; begun, when a stream takes it; given, when the
+// device has all of its places; and settled, when all of these have completed, and the stream has
+// begun its next one.
+
 // ring is a ring at the device of its node.
+//
+// It ends in two steps. Close, as when its worker is fenced off, ends all connections before it
+// returns. The goroutine closes the queues behind that, as the region waits for it to.
 type ring struct {
 	region *region
 	o      rdma.RingOptions
@@ -21,36 +34,51 @@ type ring struct {
 	depth  int // places of a stream that the device has at most
 
 	// mu is held for all below, by the goroutine of the ring and by those of the node.
-	mu      sync.Mutex
-	closed  bool
-	err     error // the device does not take a place
+	mu sync.Mutex
+	// closed is set once no connection is left and none is made any more.
+	closed bool
+	// err is the first one, and the worker's with each later Post.
+	err error // the device does not take a place
+	// cq has room for one completion for each place that the device has: it is never full.
 	cq      completions
 	streams []stream
-	posted  []rdma.Span          // and not begun
-	begun   uint64               // buffers
-	settled int64                // of these
-	conns   map[uint32]*ringConn // by the number of their queue pair
-	found   [32]completion
+	// Buffers of posted have no number yet: they get it when they begin.
+	posted []rdma.Span // and not begun
+	// begun less settled are in open, over all streams.
+	begun   uint64 // buffers
+	settled int64  // of these
+	// A completion of one that is not in it is of a connection that was ended, and counts for none.
+	conns map[uint32]*ringConn // by the number of their queue pair
+	found [32]completion
 }
 
 // stream is the places of one size, and the receive queue that the device takes them from.
 type stream struct {
-	into   receives
-	place  int
-	wanted bool     // a sender was connected
-	open   []filled // buffers that are begun and not settled, in order: mostOpen at most
-	flying int      // places that the device has
+	// into is shared by the stream's senders: their blocks take places in the order in which they
+	// come.
+	into  receives
+	place int
+	// wanted stays true when its senders are gone: buffers that it has begun are its own.
+	wanted bool // a sender was connected
+	// open is in the order of begin; only the last one may have places that were not given.
+	open []filled // buffers that are begun and not settled, in order: mostOpen at most
+	// flying counts receives that were posted and not completed. It is depth at most.
+	flying int // places that the device has
 }
 
-// filled is a buffer that is being filled.
+// filled is a buffer that is being filled. came <= given <= places.
 type filled struct {
 	rdma.Span
+	// number tells completions of its places from those of others of the stream: it is in their
+	// ids.
 	number              uint64 // from 0
 	places, given, came int
 }
 
 const (
 	// mostOpen is how many buffers of a stream are open at a time: one that fills, and one ahead.
+	// With one alone the stream would be dry from the last place of one until the goroutine comes
+	// by.
 	mostOpen = 2
 	// ringDepth is how many places of a stream the device has at most. It takes it some 400 us to
 	// fill them at 10 million a second, in which the node's goroutine is to come by.
@@ -63,13 +91,16 @@ const (
 )
 
 // promises returns what a pool with blocks of so many bytes promises of rings over a device of
-// which the port takes packets of an MTU, as libibverbs counts: a block is one packet.
+// which the port takes packets of an MTU, as libibverbs counts: a block is one packet. A block
+// longer than a packet of the device could be torn between packets when its sender dies. Both ends
+// compute it: Connect refuses senders whose devices would need shorter blocks.
 func promises(mtu int, port uint8) rdma.RingPromises {
 	mtu = min(mtu, 128<<port)
 	return rdma.RingPromises{MTU: mtu, Counts: true, Streams: rdma.RingStreams(mtu)}
 }
 
-// OpenRing implements memnode.RingRegistration.
+// OpenRing implements memnode.RingRegistration. The region waits for the goroutine when it is
+// closed. Its caller closes the ring before that.
 func (r *region) OpenRing(o rdma.RingOptions, mtu int) (memnode.DeviceRing, error) {
 	own := &ring{region: r, o: o, p: promises(mtu, r.a.limits().mtu), conns: map[uint32]*ringConn{}}
 	if err := own.open(); err != nil {
@@ -80,6 +111,8 @@ func (r *region) OpenRing(o rdma.RingOptions, mtu int) (memnode.DeviceRing, erro
 	return own, nil
 }
 
+// open makes the queue of completions and a receive queue for each stream, all without places. What
+// it made by the time of an error is for shut.
 func (r *ring) open() (err error) {
 	l := r.region.a.limits()
 	r.depth = min(ringDepth, l.slots, l.room/r.p.Streams)
@@ -97,7 +130,9 @@ func (r *ring) open() (err error) {
 	return nil
 }
 
-// run has the device have places, until the ring is closed.
+// run has the device have places, until the ring is closed. It sleeps a fixed time when there is
+// something to do, rather than until the next completion: with many senders there is one all the
+// time, and to be woken for each would cost more than it brings.
 func (r *ring) run() {
 	defer r.region.rings.Done()
 	for {
@@ -116,7 +151,8 @@ func (r *ring) run() {
 	}
 }
 
-// It arms the queue before it takes what came, so that what comes behind that ends the goroutine's
+// step is one round of run. It reports whether something came, and whether the ring is over. It
+// arms the queue before it takes what came, so that what comes behind that ends the goroutine's
 // sleep.
 func (r *ring) step() (came, over bool) {
 	r.mu.Lock()
@@ -133,6 +169,7 @@ func (r *ring) step() (came, over bool) {
 	return came, false
 }
 
+// fail keeps the first error.
 func (r *ring) fail(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,6 +177,10 @@ func (r *ring) fail(err error) {
 }
 
 // receive takes what came, and reports whether anything did. The caller holds mu.
+//
+// A place counts for the buffer of its number, if that is still open: it is, since a buffer is only
+// taken out when all its places have come. Blocks count for the connection they came over.
+// Completions of connections that were ended are taken by ringConn.end.
 func (r *ring) receive() (came bool) {
 	for n := len(r.found); n == len(r.found); came = came || n > 0 {
 		n = r.cq.poll(r.found[:], 0)
@@ -156,6 +197,8 @@ func (r *ring) receive() (came bool) {
 			}
 		}
 	}
+	// rdma.RingCount has the last buffer of each stream in use: it stays open though it is full,
+	// until another one has begun.
 	for i := range r.streams {
 		for s := &r.streams[i]; len(s.open) > 1 && s.open[0].came == s.open[0].places; r.settled++ {
 			s.open = s.open[:copy(s.open, s.open[1:])]
@@ -164,12 +207,19 @@ func (r *ring) receive() (came bool) {
 	return came
 }
 
-// placeBits are those of a buffer's number in the id of a place; above them is its stream.
+// placeBits are those of a buffer's number in the id of a place; above them is its stream. A stream
+// fits the 8 bits above, and a buffer's number never reaches 56.
 const placeBits = 56
 
 // feed begins buffers, first for streams that have none, and gives the device places: those of open
 // buffers before all. The caller holds mu.
+//
+// A buffer ahead is begun only once the device has all places of the one before. With few buffers
+// left a stream that has none goes before one that wants one ahead. The order in which buffers
+// begin is the order of their posts.
 func (r *ring) feed() {
+	// First, with -1, only places of buffers that are open are given; then streams with none begin
+	// one; then those with one begin another.
 	for have := -1; have < mostOpen; have++ {
 		for i := range r.streams {
 			s := &r.streams[i]
@@ -184,11 +234,14 @@ func (r *ring) feed() {
 	}
 }
 
+// allGiven reports whether the device has had all places of the stream's buffers, or there is none.
 func (s *stream) allGiven() bool {
 	return len(s.open) == 0 || s.open[len(s.open)-1].given == s.open[len(s.open)-1].places
 }
 
-// give gives the device places of a stream. The caller holds mu.
+// give gives the device places of a stream. The caller holds mu. Places are given in the order of
+// their addresses; a part of a buffer that is shorter than a place is left out. It stops when the
+// device has depth of the stream, and goes on when some have come.
 func (r *ring) give(i int) {
 	s := &r.streams[i]
 	key, _ := r.region.mem.keys()
@@ -205,7 +258,8 @@ func (r *ring) give(i int) {
 	}
 }
 
-// Post implements memnode.DeviceRing. It takes what came first, since that may make room.
+// Post implements memnode.DeviceRing. It takes what came first, since that may make room. The
+// buffers are within the node's memory and each has room for a block, or none is added.
 func (r *ring) Post(buffers []rdma.Span) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -213,6 +267,7 @@ func (r *ring) Post(buffers []rdma.Span) error {
 		return rdma.ErrNoRing
 	}
 	r.receive()
+	// What is settled has made room, out of order, too.
 	free := r.o.Buffers - len(r.posted) - int(int64(r.begun)-r.settled)
 	if err := rdma.CheckRingBuffers(buffers, free, r.o.Node, r.region.size, r.p.MTU); err != nil {
 		return err
@@ -222,7 +277,7 @@ func (r *ring) Post(buffers []rdma.Span) error {
 	return r.err
 }
 
-// Count implements memnode.DeviceRing.
+// Count implements memnode.DeviceRing. Behind Close it says what was true then.
 func (r *ring) Count() rdma.RingCount {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -250,6 +305,8 @@ func (r *ring) Close() {
 	r.closed = true
 }
 
+// shut closes the queues, receive queues first, behind all queue pairs. It is called once: by the
+// goroutine, or by OpenRing if that fails.
 func (r *ring) shut() error {
 	var errs []error
 	for i := range r.streams {
@@ -261,16 +318,21 @@ func (r *ring) shut() error {
 	return errors.Join(errs...)
 }
 
-// ringConn is the node's end of a sender's connection.
+// ringConn is the node's end of a sender's connection. blocks and ended are under the ring's mu.
 type ringConn struct {
-	r      *ring
-	qp     pair
+	r  *ring
+	qp pair
+	// blocks is final once ended is true: the sender compares it with what was acknowledged.
 	blocks uint64
 	ended  bool
 }
 
 // Connect implements memnode.DeviceRing. The card is answered behind feed: if the worker has posted
 // buffers, the stream has places when the sender's first block comes.
+//
+// The sender may READ all of the node's memory over it, and nothing else: it needs one word of it,
+// behind its blocks. Errors leave nothing behind. A crash of the sender leaves the end, which goes
+// with the connection of its process.
 func (r *ring) Connect(i int, offer []byte) ([]byte, memnode.RingConn, error) {
 	remote, err := parseCard(offer)
 	if err != nil {
@@ -313,6 +375,9 @@ func (c *ringConn) End() {
 }
 
 // end ends the connection, and counts what came over it. The caller holds mu.
+//
+// The order is that of mailbox.end, for the same reason. A block that came in is counted, or never
+// lands: the device is done with the queue pair when close returns.
 func (c *ringConn) end() {
 	if c.ended {
 		return
@@ -330,7 +395,8 @@ func (c *ringConn) end() {
 	c.ended = true
 }
 
-// Landed implements memnode.RingConn.
+// Landed implements memnode.RingConn. It is asked for when acknowledgments fail to come: see
+// Endpoint.mayAppend.
 func (c *ringConn) Landed() (blocks uint64, ended bool) {
 	c.r.mu.Lock()
 	defer c.r.mu.Unlock()

@@ -12,24 +12,40 @@ import (
 
 const (
 	// sendDepth is how many SENDs may be in flight to one mailbox; more wait in the worker. A power
-	// of two.
+	// of two. It bounds what has to be sent again when one of them finds no buffer.
 	sendDepth = 32
 	// mostWays bounds the mailboxes that a worker is connected to at a time. Then others have to
-	// give way, in turn.
+	// give way, in turn. Each has a queue pair at both ends. With those of the nodes its index fits
+	// 16 bits: see Endpoint.landed.
 	mostWays = 4096
 )
 
-// isWay reports whether p goes to a mailbox or a ring.
+// A way goes to a mailbox or to a stream of a ring. Both are receive queues, so that what is sent
+// can find no buffer; a way goes on over another queue pair then. What differs is how they connect:
+// a ring is at the node, which answers at once (join). A mailbox is another process's, which
+// answers by way of the node, whenever it does: the worker offers, goes on, and looks for the
+// answer in its meeting.
+//
+// A way to a mailbox goes through these states:
+//
+//	nothing     no qp, no meeting: nothing was sent yet, or the last connection was given up
+//	offered     offered and meeting: the mailbox has the offer, or will
+//	connected   qp and meeting: SENDs are posted; the meeting hears of the end of the connection
+
+// isWay reports whether p goes to a mailbox or a ring. Of the nodes' own peers to is the zero
+// target.
 func (p *peer) isWay() bool { return p.to != target{} }
 
 // way returns the way to a mailbox, or to a stream of a ring. A way that gives way has nothing in
-// flight, so that ending its connection loses nothing.
+// flight, so that ending its connection loses nothing. The error wraps rdma.ErrFull when all ways
+// are busy. When a way to a ring gives way its node is waited for: see endWay.
 func (e *Endpoint) way(to target) (*peer, error) {
 	if p := e.to[to]; p != nil {
 		return p, nil
 	}
 	var p *peer
 	if len(e.ways) < mostWays {
+		// Its index is its own for ever: completions name it by that.
 		p = &peer{index: len(e.peers) + len(e.ways), ring: make([]flight, sendDepth)}
 		e.ways = append(e.ways, p)
 	} else {
@@ -50,7 +66,8 @@ func (e *Endpoint) way(to target) (*peer, error) {
 	return p, nil
 }
 
-// send has a SEND wait, behind what its message gathers.
+// send has a SEND wait, behind what its message gathers. What is wrong with the message ends the op
+// here. A message that strays, by what it gathers, takes the way down, as a verb does.
 func (e *Endpoint) send(b *rdma.Batch, i int, op *rdma.Op) {
 	p, err := e.way(target{addr: op.Addr})
 	if err == nil {
@@ -71,6 +88,7 @@ func (e *Endpoint) send(b *rdma.Batch, i int, op *rdma.Op) {
 		b.Complete(i)
 		return
 	}
+	// Behind gather: what it pushed counts as well.
 	f.after = e.peers[p.node].pushed
 	p.push(f)
 	if !p.busy {
@@ -79,7 +97,9 @@ func (e *Endpoint) send(b *rdma.Batch, i int, op *rdma.Op) {
 	}
 }
 
-// maySend returns why the worker may not send a message.
+// maySend returns why the worker may not send a message. m is nil when it has no mailbox. size is
+// what each node has registered. A message is gathered from the node beside which the worker runs,
+// and goes by way of that node.
 func (m *mailbox) maySend(op *rdma.Op, size uint64) error {
 	if m == nil {
 		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
@@ -103,7 +123,9 @@ func (m *mailbox) maySend(op *rdma.Op, size uint64) error {
 
 // gather has the pieces of a message READ, and returns where it is put together: this end's device
 // does not reach the memory of the node's process. The SEND waits for all verbs that were posted to
-// the node before, and so for these.
+// the node before, and so for these. The head is copied now, and each piece goes behind what is in
+// front of it, in posting order. The stage is the SEND's, which gives it back; if a piece fails, so
+// does the op, and nothing is sent.
 func (e *Endpoint) gather(b *rdma.Batch, i int, op *rdma.Op) (stage, error) {
 	st, err := e.mem.stage(op.Len())
 	if err != nil {
@@ -119,7 +141,8 @@ func (e *Endpoint) gather(b *rdma.Batch, i int, op *rdma.Op) (stage, error) {
 	return st, nil
 }
 
-// past reports whether the first so many work requests that were pushed are over.
+// past reports whether the first so many work requests that were pushed are over. The tries of a
+// masked verb are pushed once; masked is not 0 until the last one is over. Numbers wrap.
 func (p *peer) past(pushed uint32) bool {
 	left := p.tail - p.head + uint32(len(p.waiting)-p.next)
 	return int32(p.pushed-left-pushed) >= 0 && p.masked == 0
@@ -128,6 +151,9 @@ func (p *peer) past(pushed uint32) bool {
 // connected connects the worker to a mailbox, step by step: it returns true once it is. The error
 // is why what waits fails. The worker never waits here for the mailbox's process: it is called
 // again with each look.
+//
+// The mailbox's answer is a card: its base is the longest message that it takes. An error takes
+// down what was offered; the next pump begins anew with what comes then.
 func (e *Endpoint) connected(p *peer) (bool, error) {
 	switch {
 	case p.qp != nil:
@@ -161,6 +187,8 @@ func (e *Endpoint) connected(p *peer) (bool, error) {
 	return true, nil
 }
 
+// offer makes this end and has the node pass its card on. It waits for no answer. A crash behind it
+// leaves an end at the mailbox on which nothing comes.
 func (e *Endpoint) offer(p *peer) error {
 	if e.box == nil {
 		return fmt.Errorf("its sender has closed its mailbox: %w", rdma.ErrClosed)
@@ -182,7 +210,8 @@ func (e *Endpoint) offer(p *peer) error {
 }
 
 // leave gives up the queue pair to a mailbox, whatever has become of it, and reports whether there
-// was one: see Endpoint.dropped. Behind it the device reads no memory of what was in flight.
+// was one: see Endpoint.dropped. Behind it the device reads no memory of what was in flight. The
+// other end is not told: a mailbox ends its own when it is met again, or told to part.
 func (p *peer) leave() (closed bool) {
 	for _, qp := range []pair{p.qp, p.offered} {
 		if qp == nil {
@@ -201,7 +230,9 @@ func (p *peer) leave() (closed bool) {
 	return closed
 }
 
-// part gives a way up for good, and tells the other end: a mailbox, without waiting.
+// part gives a way up for good, and tells the other end: a mailbox, without waiting. SENDs in
+// flight may still arrive. An offer of nothing is the word that ends the other end; its answer is
+// of no use.
 func (e *Endpoint) part(p *peer) {
 	met := p.meeting != nil
 	e.drop(p, fmt.Errorf("mailbox of client %d: %w", e.Client(), rdma.ErrClosed))
@@ -219,7 +250,9 @@ func (e *Endpoint) part(p *peer) {
 const partPatience = time.Second
 
 // parted returns once nothing that was posted to a mailbox can arrive any more. The error is why
-// that is not known: a process that does not answer in time may take messages later.
+// that is not known: a process that does not answer in time may take messages later. An offer of
+// nothing is answered when the mailbox has ended the connection. The worker sleeps in between: no
+// event of the device's tells of it.
 func (e *Endpoint) parted(p *peer) error {
 	if e.box == nil {
 		return rdma.ErrClosed // it was told so
@@ -241,6 +274,9 @@ func (e *Endpoint) parted(p *peer) error {
 
 // fillWay makes requests of what waits for one mailbox, while fewer than room are in flight. It
 // returns how many it made.
+//
+// Its order is that in which ops were posted: one that has to wait holds up all behind it. One that
+// fails here ends at the next look of failed, in its turn.
 func (e *Endpoint) fillWay(p *peer, room int) int {
 	first, near := len(e.bell.requests), &e.peers[p.node]
 	for e.failed(p) && p.tail-p.head < uint32(len(p.ring)) && len(e.bell.requests)-first < room {
@@ -249,6 +285,7 @@ func (e *Endpoint) fillWay(p *peer, room int) int {
 			break // verbs to the node that were posted before come first
 		}
 		op := f.batch.Op(int(f.op))
+		// A fenced entry waits for earlier ones of all streams. Only its first block has to.
 		if op.Fence && p.to.ring && f.off == 0 && e.entering(near, f.entry-1) {
 			break
 		}
@@ -261,6 +298,7 @@ func (e *Endpoint) fillWay(p *peer, room int) int {
 			op.Fail(err)
 			continue
 		}
+		// The READ is no block: the node does not count it.
 		if p.to.ring && f.piece != behind {
 			p.sent++
 		}
@@ -276,6 +314,9 @@ func (e *Endpoint) fillWay(p *peer, room int) int {
 
 // failed ends those SENDs that wait first and have failed: what they gather could not be read, say.
 // It leaves those of which a piece may land yet. It reports whether others wait.
+//
+// An op ends here in the order of the way, and not when it fails: its batch and its bytes are still
+// named by what flies of it.
 func (e *Endpoint) failed(p *peer) bool {
 	for ; p.next < len(p.waiting); p.next++ {
 		f := &p.waiting[p.next]
@@ -290,7 +331,8 @@ func (e *Endpoint) failed(p *peer) bool {
 	return false
 }
 
-// flies reports whether others of its op's work requests are in flight: they end before it.
+// flies reports whether others of its op's work requests are in flight: they end before it. They
+// are next to each other in the ring, so that the last one in flight tells.
 func (p *peer) flies(f *flight) bool {
 	if p.head == p.tail {
 		return false
@@ -303,6 +345,9 @@ func (p *peer) flies(f *flight) bool {
 // device has given up the queue pair with it. What is behind has not arrived, since a receiver
 // takes nothing behind what it asks to be sent again: it goes over another queue pair, in order. So
 // a message that is sent again was delivered by no earlier try.
+//
+// Of an entry of several blocks those in front have landed. Those behind it, and its READ, go back
+// to waiting with the rest, find that their op has failed, and end there without being sent.
 func (e *Endpoint) overfull(p *peer, seq uint32) {
 	p.ripe = seq
 	e.dropped = p.leave() || e.dropped
@@ -312,7 +357,8 @@ func (e *Endpoint) overfull(p *peer, seq uint32) {
 	e.settle(p, realtime.Boot())
 }
 
-// resend has what is in flight from number seq on wait again, in front of all else.
+// resend has what is in flight from number seq on wait again, in front of all else. The bytes stay
+// where they were put for the first try: in the batch, or in the flight's stage.
 func (p *peer) resend(seq uint32) {
 	var again []flight
 	for s := seq; s != p.tail; s++ {
@@ -326,6 +372,10 @@ func (p *peer) resend(seq uint32) {
 
 // lastly takes what a mailbox said that has ended the connection: how many messages it had got. The
 // others have not arrived, and will not, unless they are sent again.
+//
+// The count is over this connection, and so begins at begin. One that contradicts what was
+// acknowledged is not believed. again says that the mailbox is there yet, and has only ended
+// connections to have its buffers back: what did not arrive is sent once more, over the next one.
 func (e *Endpoint) lastly(p *peer, messages uint32, again bool) {
 	if p.qp != nil && messages-(p.ripe-p.begin) <= p.tail-p.ripe {
 		p.ripe = p.begin + messages
@@ -336,12 +386,14 @@ func (e *Endpoint) lastly(p *peer, messages uint32, again bool) {
 		e.settle(p, realtime.Boot())
 		return
 	}
+	// It tells drop which of those in flight have not arrived.
 	p.known = true
 	e.drop(p, fmt.Errorf("%s was closed: %w", p.to, rdma.ErrNoBox))
 	p.known = false
 }
 
-// rest forgets ways on which nothing flies or waits.
+// rest forgets ways on which nothing flies or waits. Ways that rest are in no list that a worker
+// goes through: thousands of them cost nothing.
 func (w *paths) rest() {
 	w.busy = slices.DeleteFunc(w.busy, func(p *peer) bool {
 		p.busy = p.head != p.tail || p.next != len(p.waiting)
@@ -353,7 +405,8 @@ func (w *paths) rest() {
 }
 
 // endWay has the node end the queue pair to a ring, if it is connected yet: the end of the
-// connection takes it down else.
+// connection takes it down else. It waits for the node's answer, for as long as
+// transport.DeadAfter, and goes on without one.
 func (e *Endpoint) endWay(p *peer) {
 	if connection, err := e.fabric.Reach(p.node); err == nil && connection == p.connection {
 		_ = e.DetachRing(rdma.RingAddr(p.to.addr), p.to.stream)

@@ -45,6 +45,8 @@ static void fill(struct ibv_send_wr *wr, struct ibv_sge *sge, const struct fk_re
 	}
 }
 
+// post_group posts in lists of most requests. A list that is not taken whole ends the group: bad is
+// the first request that was not taken, and err says why.
 static void post_group(struct fk_group *g, const struct fk_request *q)
 {
 	struct ibv_send_wr wrs[most], *bad;
@@ -75,6 +77,7 @@ void fk_post(struct fk_group *groups, int n, struct fk_request *requests)
 		post_group(&groups[i], requests + groups[i].first);
 }
 
+// now is only compared with itself: its clock need not be that of realtime.Now.
 static int64_t now(void)
 {
 	struct timespec t;
@@ -109,6 +112,7 @@ int fk_poll(struct ibv_cq *cq, struct fk_completion *into, int n, int64_t spin)
 	return got < 0 ? -EIO : got;
 }
 
+// Events are acknowledged as they are taken: ibv_destroy_cq waits for those that are not.
 int fk_event(struct ibv_comp_channel *channel)
 {
 	struct ibv_cq *cq;
@@ -179,6 +183,8 @@ int fk_connect(struct ibv_qp *qp, int port, int gid_index, uint32_t psn, uint8_t
 	attr.qp_state = IBV_QPS_RTS;
 	attr.sq_psn = psn;
 	attr.max_rd_atomic = remote->rd_atomic;
+	// By the specification a device may take up to four times the timeout, so that it gives up
+	// within 8 * 4 * 67 ms = 2.2 s: see giveUp in endpoint.go.
 	attr.timeout = 14; // 67 ms for an answer, and that eight times: the worker asks long before
 	attr.retry_cnt = 7;
 	attr.rnr_retry = 6;

@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// These three are laid out as their namesakes in adapter.go. device.go checks the sizes.
 struct fk_request {
 	uint64_t remote, local, a, b, id;
 	uint32_t n, key;
@@ -27,6 +28,7 @@ struct fk_completion {
 	uint32_t status, vendor, n, pair;
 };
 
+// What is needed of the other end's card: see card.go.
 struct fk_card {
 	uint32_t qpn, psn;
 	uint16_t lid;
@@ -53,6 +55,8 @@ int fk_event(struct ibv_comp_channel *channel);
 struct ibv_qp *fk_pair(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_srq *srq, int depth, uint32_t *inline_bytes, int port,
 		       int access);
 
+// fk_receives makes a shared receive queue. fk_receive posts n registered bytes at an address to
+// it; it returns an errno.
 struct ibv_srq *fk_receives(struct ibv_pd *pd, int room);
 int fk_receive(struct ibv_srq *srq, uint64_t id, uintptr_t at, uint32_t n, uint32_t key);
 
