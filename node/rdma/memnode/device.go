@@ -98,7 +98,7 @@ type attachment struct {
 	conn   DeviceConn
 }
 
-// attach executes an attach frame. The caller holds c.executing, and with it c.attached: a fence
+// attach executes an attach frame. The caller holds s.executing, and with it s.attached: a fence
 // that comes behind finds the connection, and one that came before is seen here.
 func (s *session) attach(h transport.Header, p []byte) error {
 	least := transport.RightsBytes
@@ -226,7 +226,7 @@ func (a *attachment) landed() ([]byte, error) {
 }
 
 // detach ends the connections to the node's memory and rings of workers that may not post any more.
-// The caller holds c.executing. A fence of an epoch ends the connections of workers that joined an
+// The caller holds s.executing. A fence of an epoch ends the connections of workers that joined an
 // earlier one. A worker connects again when it has joined.
 func (s *session) detach() {
 	for to, a := range s.attached {

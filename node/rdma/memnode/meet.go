@@ -14,7 +14,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// meet executes a meet frame. The caller holds c.executing: an offer is passed on before a fence
+// meet executes a meet frame. The caller holds s.executing: an offer is passed on before a fence
 // that comes behind it. Answers and goodbyes of a mailbox's process carry no rights. A sender
 // ignores those of an id that it does not know.
 func (s *session) meet(h transport.Header, p []byte) error {

@@ -40,7 +40,7 @@ type boxes struct {
 	senders map[uint64]*outlet // by number: those that have made offers; see meet.go
 }
 
-// listen executes a listen frame. The caller holds c.executing.
+// listen executes a listen frame. The caller holds s.executing.
 func (s *session) listen(h transport.Header, p []byte) error {
 	want := transport.RightsBytes
 	if h.Items == control.ListenOpen {
@@ -103,7 +103,7 @@ func (s *session) open(r *transport.Rights, p []byte) transport.Status {
 	return transport.StatusOK
 }
 
-// shut closes a mailbox of the connection. The caller holds c.executing. Another life may have the
+// shut closes a mailbox of the connection. The caller holds s.executing. Another life may have the
 // number by now: that one stays.
 func (s *session) shut(b *box) {
 	delete(s.boxes, b.owner)
@@ -116,7 +116,7 @@ func (s *session) shut(b *box) {
 }
 
 // unlisten closes the mailboxes of workers that may not post any more. The caller holds
-// c.executing. Mailboxes of workers in older epochs stay open: these receive while they have yet to
+// s.executing. Mailboxes of workers in older epochs stay open: these receive while they have yet to
 // join.
 func (s *session) unlisten() {
 	if s.ended && s.meets {
