@@ -149,6 +149,7 @@ func (n *Node) Info() control.NodeInfo {
 	if n.cfg.PMem != nil {
 		i.PMem = n.cfg.PMem()
 	}
+	// It must not ask the node anything: mu is held.
 	if tell := n.server.Load(); tell != nil {
 		i.Server = (*tell)()
 	}
@@ -156,9 +157,11 @@ func (n *Node) Info() control.NodeInfo {
 		i.Fabric = n.cfg.Device.Fabric()
 	}
 	if p := n.pool.Load(); p != nil {
+		// The caller encodes it when mu is free.
 		record := p.record
 		i.Fault = p.suffers()
 		i.Pool, i.Sealed, i.Epoch, i.Expelled = &record, p.creator == "", p.fence.Load(), p.expelled.Load()
+		// What is left of the lease is told, since clocks differ.
 		i.Lease = time.Duration(p.until.Load())
 		if i.Lease != rdma.Forever {
 			i.Lease = max(0, i.Lease-realtime.Boot())
@@ -167,7 +170,8 @@ func (n *Node) Info() control.NodeInfo {
 	return i
 }
 
-// users counts the processes that are alive, but for those beside nodes. The caller holds mu.
+// users counts the processes that are alive, but for those beside nodes. The caller holds mu. A
+// process with connections for control alone counts, too.
 func (n *Node) users() (users int) {
 	for _, name := range n.attached() {
 		if !control.IsBeside(name) {
@@ -177,7 +181,8 @@ func (n *Node) users() (users int) {
 	return users
 }
 
-// reads reports whether a question changes nothing.
+// reads reports whether a question changes nothing. Such a question needs no note, and is for
+// readers, too.
 func reads(q *membership.Question) bool {
 	return q != nil && (q.Kind == membership.KindPeek || q.Kind == membership.KindPeekAll)
 }

@@ -180,8 +180,8 @@ func (c *conn) hasRoom(h transport.Header, body []byte) bool {
 }
 
 // shortAnswer bounds the answer to a frame of any other kind than verbs, but for control messages
-// with long answers. Such are the text of an error, up to transport.MaxText, what a device answers,
-// up to control.MaxOffer, and a ring's count.
+// with long answers. The longest are texts of errors and what a device answers, of control.MaxOffer
+// bytes.
 const shortAnswer = transport.HeaderBytes + 512
 
 // answerBytes bounds the answer to a frame. One that breaks the protocol has none. It is exact for
