@@ -19,9 +19,9 @@ import (
 // Its worker's frames and the senders' APPENDs are executed in the order of their connections, as
 // verbs are.
 
-// nodeRing is a ring. It ends with its worker's connection. It is made by openRing, and is ended
-// with that connection, by RingClose, with its worker's identity, or by an openRing of a later life
-// of that. It holds no memory of buffers: these lie in the node's memory, and are the worker's.
+// nodeRing is a ring. openRing makes it. It ends with its worker's connection, by RingClose, by a
+// revocation of its worker, or by an openRing of a later life of that. It holds no memory of
+// buffers: these lie in the node's memory, and are the worker's.
 type nodeRing struct {
 	// session is that of the connection. It and owner are what frames about the ring must come
 	// from.

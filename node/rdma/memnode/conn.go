@@ -67,8 +67,8 @@ type conn struct {
 	outlet  *outlet
 
 	// in is what was read and is not executed yet. Requests, and blocks of entries, point into it:
-	// none is used any more when batch returns. The goroutine of serve has it, and readBy. Of a
-	// connection that a fabric has beside the node both are unused: consume gets what the link
+	// none is used any more when batch returns. Only the goroutine of serve uses it, and readBy. Of
+	// a connection that a fabric has beside the node both are unused: consume gets what the link
 	// writes.
 	in []byte
 	// large, small and starved are of the goroutine that executes. sending is stored by it, and

@@ -241,10 +241,10 @@ func (s *session) call(h transport.Header, p []byte) {
 	s.answer(h, transport.StatusOK, 1, from)
 }
 
-// serveCall runs the handler. That is while session.executing is held: a fence waits for it, and
-// behind the fence its compare-and-swap has either happened or never will. The error has the status
-// that transport.StatusOf finds. A panic is an error only when it came from touching the memory:
-// see memory.fault.
+// serveCall runs the handler while session.executing is held: a fence waits for it, and behind the
+// fence its compare-and-swap has either happened or never will. The error has the status that
+// transport.StatusOf finds. A panic is an error only when it came from touching the memory: see
+// memory.fault.
 func (s *session) serveCall(q *rdma.Request) (err error) {
 	if s.node.cfg.Handler == nil {
 		return fmt.Errorf("the node has no procedures: %w", rdma.ErrNotSupported)

@@ -404,9 +404,9 @@ func (p *pool) conns() (all []*conn) {
 // expel records that a node is to have no leases any more. A node that is told so of itself serves
 // no client from then on. The promise is made before it is durable, and is durable before it is
 // answered. A crash in between loses the promise, and it does not count, since it was not answered.
-// An order of an epoch that has been fenced past is one of a master that was deposed. The error
-// wraps rdma.ErrAccess for a node that the pool does not have, and rdma.ErrStale for such an order.
-// Epoch 0 is refused as such a node is. The same order may come twice.
+// An order of an epoch that has been fenced past is one of a master that was deposed: the error
+// wraps rdma.ErrStale. It wraps rdma.ErrAccess for a node that the pool does not have, and for
+// epoch 0. The same order may come twice.
 func (p *pool) expel(epoch uint64, node int) error {
 	if node < 0 || node >= len(p.record.Addresses) {
 		return fmt.Errorf("the pool has %d nodes: %w", len(p.record.Addresses), rdma.ErrAccess)
