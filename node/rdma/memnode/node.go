@@ -395,8 +395,7 @@ func (n *Node) Close() error {
 		n.mu.Unlock()
 		return nil
 	}
-	// Behind it no connection is entered. Goroutines are added to the group only by those that are
-	// in it.
+	// Behind it no connection is entered.
 	n.closed = true
 	close(n.stop)
 	n.listener.Close()
