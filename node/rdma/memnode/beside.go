@@ -19,8 +19,10 @@ import (
 // else is as over a socket: frames, rights, leases, fences, bounds. So a worker's Post takes as
 // long as the node takes, which is long when it has no lease: see pool.await.
 
-// shortcut is such a connection.
+// shortcut is such a connection. Attach makes it. It ends when either end closes it, and with it
+// the connection as any other: the goroutine that Attach started calls Node.leave.
 type shortcut struct {
+	// node is the node's end as the node knows it; link is what takes what it writes.
 	node *conn
 	link *transport.Link
 
@@ -31,14 +33,18 @@ type shortcut struct {
 	over  chan struct{} // closed when ended is set
 }
 
-// nodeEnd is the node's end: what is written to it the fabric's workers get at once.
+// nodeEnd is the node's end: what is written to it the fabric's workers get at once. It is
+// outlet.nc and conn.raw of the connection.
 type nodeEnd struct{ *shortcut }
 
-// fabricEnd is the fabric's end: what is written to it the node executes at once.
+// fabricEnd is the fabric's end: what is written to it the node executes at once. It is the
+// net.Conn of the link. Its Read returns only at the end.
 type fabricEnd struct{ *shortcut }
 
 // Write lands answers and messages, which are whole frames. Any goroutine of the node may write:
-// that of another connection delivers a message.
+// that of another connection delivers a message. The link copies what it keeps, so that p is the
+// caller's again when Write returns. Frames are landed under mu, one writer at a time, in the order
+// of outlet.writing.
 func (b nodeEnd) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -48,12 +54,15 @@ func (b nodeEnd) Write(p []byte) (int, error) {
 	return b.link.Take(p)
 }
 
-// Try is Write, which waits for nothing.
+// Try is Write, which waits for nothing. The fabric takes everything, so that no rest is left.
 func (b nodeEnd) Try(p []byte) (int, error) { return b.Write(p) }
 
 // Write executes requests, which are whole frames. There is one caller at a time: see
 // transport.Link. An error breaks the link, as one of a socket would. A frame that was executed
 // before it is not executed again: what was in flight is lost, and counts as of unknown outcome.
+// The caller is a worker that posts, or a goroutine of its fabric. It waits for the node's lease,
+// and for faults that slow the node down. When it returns nil, all of p has been executed and
+// answered.
 func (b fabricEnd) Write(p []byte) (int, error) {
 	defer debug.SetPanicOnFault(debug.SetPanicOnFault(true)) // see conn.serve
 	n, err := b.node.consume(p)
@@ -61,6 +70,8 @@ func (b fabricEnd) Write(p []byte) (int, error) {
 		err = fmt.Errorf("%d bytes behind the last whole frame: %w", len(p)-n, transport.ErrProtocol)
 	}
 	if err != nil {
+		// What conn.serve does at its end over a socket is done here, by the goroutine that
+		// executes.
 		b.node.session.forwardAll()
 		b.node.settle()
 	}
@@ -68,7 +79,8 @@ func (b fabricEnd) Write(p []byte) (int, error) {
 }
 
 // Close ends the connection. When it returns, nothing is landed any more. It does not wait for what
-// is being executed: conn.end does, as for every connection.
+// is being executed: conn.end does, as for every connection. It may be called by any goroutine,
+// also while the node's end writes: that write fails, or is finished before Close returns.
 func (b *shortcut) Close() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -79,13 +91,15 @@ func (b *shortcut) Close() error {
 	return nil
 }
 
-// Read returns when the connection has ended: what comes is not read, but landed.
+// Read returns when the connection has ended: what comes is not read, but landed. It blocks until
+// then. The link's reader waits in it, and so learns of the end.
 func (b *shortcut) Read([]byte) (int, error) {
 	<-b.over
 	return 0, net.ErrClosed
 }
 
-// Nothing waits for the other end.
+// Nothing waits for the other end. A worker that executes its own verbs cannot be slow to take the
+// answers.
 func (*shortcut) SetDeadline(time.Time) error { return nil }
 
 func (*shortcut) SetReadDeadline(time.Time) error { return nil }
@@ -97,7 +111,8 @@ func (b *shortcut) LocalAddr() net.Addr { return b.node.node.listener.Addr() }
 func (b *shortcut) RemoteAddr() net.Addr { return b.LocalAddr() }
 
 // Tell has the node tell of the server beside it what tell returns when the node is asked, which
-// may be at any time, by several goroutines; nil: there is no server any more.
+// may be at any time, by several goroutines; nil: there is no server any more. It replaces what was
+// told before.
 func (n *Node) Tell(tell func() *control.Server) {
 	if tell == nil {
 		n.server.Store(nil)
@@ -107,12 +122,16 @@ func (n *Node) Tell(tell func() *control.Server) {
 }
 
 // Changed returns a channel that receives when Beside may say something else than before. It has
-// one receiver.
+// one receiver. It holds one signal, so that changes which come close together may be received as
+// one. Beside is asked behind the signal, and says what is true then.
 func (n *Node) Changed() <-chan struct{} { return n.changed }
 
 // Attach connects a link of this process for verbs. What the link had before has ended when it
 // returns. It registers the connection as others are, under the same rules: an expelled node, or
-// one that is in no pool, lets none in.
+// one that is in no pool, lets none in. There is no greeting and no token: the caller is the node's
+// own process. The connection counts among those of clients. It ends with the node's pool, with an
+// expulsion, and when the link is closed. The error wraps what Node.admit refuses with, or
+// rdma.ErrNodeDown once the node is closed.
 func (n *Node) Attach(l *transport.Link) (net.Conn, transport.Welcome, error) {
 	h := l.Hello
 	c := &conn{node: n, purpose: transport.ForVerbs, process: h.Process, about: h.Pool, index: h.Node}
@@ -122,9 +141,12 @@ func (n *Node) Attach(l *transport.Link) (net.Conn, transport.Welcome, error) {
 	if why := n.enter(c, c.raw, h, &w); why != nil {
 		return nil, w, fmt.Errorf("open the node at %s beside it: %w", l.Addr, why)
 	}
+	// The link writes nothing before Attach has returned, so that nothing is executed before look.
 	c.session.look()
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// Close has ended the connection meanwhile, and may have passed its wait for the group: no
+	// goroutine is added any more.
 	if n.closed {
 		return nil, w, fmt.Errorf("open the node at %s beside it: %w", l.Addr, rdma.ErrNodeDown)
 	}

@@ -16,6 +16,11 @@ import (
 // package's protocol. Everything else of a pool is as without a device. What a device executes is
 // not answered by the node. So a client of such a pool asks the node by serve frames for how long
 // it serves, and takes nothing for true that completed later.
+//
+// A connection of a worker to the memory: the worker's process asks for it by an attach frame with
+// what its device offers, the node has its device connect, and answers what that has to know. From
+// then on verbs go from device to device. The node ends the connection when its worker may not post
+// any more, and waits until its device has ended it: see session.detach.
 type Device interface {
 	// Fabric names the fabric that the device's verbs go over, as Record.Fabric and in addresses.
 	Fabric() string
@@ -26,7 +31,8 @@ type Device interface {
 // Registration is memory of a node that a Device serves.
 type Registration interface {
 	// Connect connects a client's worker by what it offers, and returns what it has to know, and
-	// how to end it.
+	// how to end it. It is called under a session's executing, and so may be called for several
+	// sessions at a time. An answer is control.MaxOffer bytes at most.
 	Connect(offer []byte, readOnly bool) (answer []byte, c DeviceConn, err error)
 	// CompareSwap and FetchAdd are as in rdma.Memory: for the node's procedures, since a
 	// processor's atomics are not atomic with those of a device.
@@ -39,7 +45,8 @@ type Registration interface {
 // DeviceConn is a worker's connection to a node's memory.
 type DeviceConn interface {
 	// End ends it. When it returns, none of the verbs that were posted to the connection is being
-	// executed, or ever will be.
+	// executed, or ever will be. It is called once for each connection, under the executing of its
+	// session, which a fence waits for.
 	End()
 }
 
@@ -71,14 +78,15 @@ type RingConn interface {
 	Landed() (blocks uint64, ended bool)
 }
 
-// owner identifies a worker that has a connection to the node's memory.
+// owner identifies a worker that has a connection to the node's memory. Another life of the same
+// client is another worker.
 type owner struct {
 	client rdma.ClientID
 	life   uint64
 }
 
 // mostPeeks is how many connections without an identity a process may have to a node's memory
-// beyond those of all clients.
+// beyond those of all clients. Readers share identity 0, and differ by their lives.
 const mostPeeks = 4
 
 // mostRingConns is how many connections to rings a process may have at a node: one for each of its
@@ -98,8 +106,10 @@ type attachment struct {
 	conn   DeviceConn
 }
 
-// attach executes an attach frame. The caller holds c.executing, and with it c.attached: a fence
-// that comes behind finds the connection, and one that came before is seen here.
+// attach executes an attach frame. The caller holds s.executing, and with it s.attached: a fence
+// that comes behind finds the connection, and one that came before is seen here. The error is a
+// breach. What the node or the device refuses is answered with a status and a text. The answer's
+// items tell how long the text or the device's answer is, without its padding.
 func (s *session) attach(h transport.Header, p []byte) error {
 	least := transport.RightsBytes
 	if h.Items >= control.AttachRing {
@@ -130,6 +140,10 @@ func (s *session) attach(h transport.Header, p []byte) error {
 	return nil
 }
 
+// serveAttach executes what an attach frame asks for: a new connection in the place of the old one,
+// the end of one, or only whether the worker may post. Of a ring it also asks how many blocks have
+// landed. A connection that is not made leaves none: the old one has ended. offer and the answer
+// are not kept.
 func (s *session) serveAttach(what int, r *transport.Rights, to target, offer []byte) (answer []byte, err error) {
 	if st := s.barred(r); st != transport.StatusOK {
 		s.detach() // the fence may not have reached c yet: what is refused now does not land later
@@ -166,7 +180,8 @@ func (s *session) serveAttach(what int, r *transport.Rights, to target, offer []
 	return s.attachedTo(to, r, answer, dc)
 }
 
-// attachedTo keeps a connection that was made.
+// attachedTo keeps a connection that was made. It ends one at once of which the device answers too
+// much.
 func (s *session) attachedTo(to target, r *transport.Rights, answer []byte, dc DeviceConn) ([]byte, error) {
 	if len(answer) > control.MaxOffer {
 		dc.End()
@@ -182,7 +197,10 @@ func (s *session) attachedTo(to target, r *transport.Rights, answer []byte, dc D
 	return answer, nil
 }
 
-// attachRing connects a worker to a ring.
+// attachRing connects a worker to a ring. The error wraps rdma.ErrAccess for a reader,
+// rdma.ErrNoRing, rdma.ErrNotSupported for a ring without a device, or rdma.ErrFull behind
+// mostRingConns. The ring may be another session's, and end at any time: its device then ends the
+// connection, and this session keeps it until the worker replaces or ends it, or is fenced off.
 func (s *session) attachRing(r *transport.Rights, to target, offer []byte) ([]byte, error) {
 	own := s.pool.ringAt(uint64(to.ring))
 	switch {
@@ -202,7 +220,8 @@ func (s *session) attachRing(r *transport.Rights, to target, offer []byte) ([]by
 	return s.attachedTo(to, r, answer, rc)
 }
 
-// part ends a connection.
+// part ends a connection. When it returns, none of the verbs that were posted to the connection is
+// executed any more. It blocks for as long as the device takes.
 func (s *session) part(to target, a *attachment) {
 	a.conn.End()
 	delete(s.attached, to)
@@ -212,6 +231,7 @@ func (s *session) part(to target, a *attachment) {
 }
 
 // landed answers how many blocks have landed over a connection to a ring, and whether it has ended.
+// Blocks are counted up to the end of the connection. The body is blocks u64 | ended u64, 1 or 0.
 func (a *attachment) landed() ([]byte, error) {
 	rc, ok := a.conn.(RingConn)
 	if !ok {
@@ -226,8 +246,9 @@ func (a *attachment) landed() ([]byte, error) {
 }
 
 // detach ends the connections to the node's memory and rings of workers that may not post any more.
-// The caller holds c.executing. A fence of an epoch ends the connections of workers that joined an
-// earlier one. A worker connects again when it has joined.
+// The caller holds s.executing. A fence of an epoch ends the connections of workers that joined an
+// earlier one. A worker connects again when it has joined. Devices do not look at rights: what
+// keeps a worker that was fenced off from the memory is this.
 func (s *session) detach() {
 	for to, a := range s.attached {
 		if s.ended || s.barred(&a.rights) != transport.StatusOK {
@@ -236,7 +257,10 @@ func (s *session) detach() {
 	}
 }
 
-// serves answers for how long yet the node may serve.
+// serves answers for how long yet the node may serve. It also ends what the fence that it tells of
+// bars. The answer has what is left of the lease in ns, 0 without one, and the epoch that was
+// fenced last: u64 each. It is vouched for as others are: a node without a lease does not answer,
+// or answers once it has one again, with what was left before.
 func (s *session) serves(h transport.Header) {
 	s.out = append(s.out, make([]byte, transport.HeaderBytes)...)
 	from := len(s.out)

@@ -13,7 +13,11 @@ import (
 // barred reports whether a request may not be executed. The caller holds session.executing, under
 // which the answer stays true: a fence that comes meanwhile is answered only when the frame is
 // over. So rights are checked once a frame, and no frame is cut in two by a fence. A revocation is
-// told before a stale epoch, since a client that was fenced off must not join the next one.
+// told before a stale epoch, since a client that was fenced off must not join the next one. The
+// cases in their order: the key is that of this life of the node's pool, and readers' keys are good
+// over readers' connections only; the client is one that the pool may have; its life was not fenced
+// off; the frame's epoch is not before the last fence; the life has not strayed over this
+// connection. Client 0 is one without an identity, and is never revoked: revoked[0] stays 0.
 func (s *session) barred(r *transport.Rights) transport.Status {
 	p := s.pool
 	switch {
@@ -32,13 +36,17 @@ func (s *session) barred(r *transport.Rights) transport.Status {
 }
 
 // readsOnly reports whether a request may do nothing but READ, and tell: its sender has the read
-// token alone, or no identity.
+// token alone, or no identity. Writes to telemetry are excepted: see tells.
 func (s *session) readsOnly(r *transport.Rights) bool { return s.readOnly || r.Client == 0 }
 
 // verbs executes one frame of verbs. A verb that strays takes its client's connection down, as it
 // would a queue pair: nothing that the client sent behind it is executed. A frame that is barred
 // has had no effect. One that breaks the protocol in its midst ends the connection: its verbs up to
-// there have landed, and are never answered.
+// there have landed, and are never answered. The verbs are executed in their order, each one when
+// it has been parsed: nothing of a frame is copied. Each verb has an answer of its own, at its
+// place: 8 bytes with the status and the length, and behind a success the result. A verb that fails
+// for another reason than access, such as a ring that is dry, lets those behind it go on. When the
+// frame as a whole is refused there are no items in the answer.
 func (s *session) verbs(h transport.Header, p []byte) error {
 	if len(p) < transport.RightsBytes || h.Items < 1 || h.Items > transport.MaxItems {
 		return fmt.Errorf("%d verbs in %d bytes: %w", h.Items, len(p), transport.ErrProtocol)
@@ -46,6 +54,7 @@ func (s *session) verbs(h transport.Header, p []byte) error {
 	r := transport.ParseRights(p)
 	s.credit(&r)
 	s.out = append(s.out, make([]byte, transport.HeaderBytes)...)
+	// from is where the body of the answer begins. It is an index, as session.out may move.
 	from := len(s.out)
 	st := s.barred(&r)
 	if st == transport.StatusOK && s.pool.region != nil {
@@ -65,6 +74,7 @@ func (s *session) verbs(h transport.Header, p []byte) error {
 		}
 		p = rest
 		if q.Verb == rdma.Read {
+			// It bounds the answer, as the frame's length bounds what is written: see answerBytes.
 			if read += q.N; read > transport.MaxData {
 				return fmt.Errorf("verbs that read %d bytes: %w", read, transport.ErrProtocol)
 			}
@@ -86,13 +96,17 @@ func (s *session) verbs(h transport.Header, p []byte) error {
 		if s.broken == nil {
 			s.broken = map[rdma.ClientID]uint64{}
 		}
+		// A later life of the same client posts over the same connection as one that has not
+		// strayed.
 		s.broken[r.Client] = r.Life
 	}
 	s.answer(h, transport.StatusOK, h.Items, from)
 	return nil
 }
 
-// run executes one verb, unless its sender may not, and, when it succeeds, appends its answer.
+// run executes one verb, unless its sender may not, and, when it succeeds, appends its answer. A
+// sender without an identity, or with the read token, may READ all that is registered. Without the
+// read token it may also write to telemetry.
 func (s *session) run(q *transport.Request, r *transport.Rights) transport.Status {
 	switch {
 	case (q.Verb == rdma.Send || q.Verb == rdma.Append) && s.readsOnly(r):
@@ -108,7 +122,8 @@ func (s *session) run(q *transport.Request, r *transport.Rights) transport.Statu
 }
 
 // tells reports whether a verb is on telemetry, of a sender that may write that without an
-// identity.
+// identity. Such a process tells of itself, and takes part in nothing that has to be fenced off.
+// locate checks the end of what the verb touches.
 func (s *session) tells(q *transport.Request) bool {
 	return !s.readOnly && q.Off >= s.pool.record.Memory-s.pool.record.Telemetry
 }
@@ -117,6 +132,8 @@ func (s *session) tells(q *transport.Request) bool {
 // atomic step. It moves aligned words in ascending order, and other connections may see any part of
 // it. Each atomic is one of the processor's.
 func (s *session) execute(q *transport.Request) (st transport.Status) {
+	// p points into the mapping. The mapping outlives the call: the pool's memory is unmapped only
+	// when its connections have been drained.
 	p := s.locate(q)
 	if p == nil {
 		return transport.StatusAccess
@@ -132,6 +149,8 @@ func (s *session) execute(q *transport.Request) (st transport.Status) {
 		}()
 	}
 	le := binary.LittleEndian
+	// The answer is begun before the verb has an effect. What panics below is only the access to
+	// the memory, and the recovery cuts the answer off again.
 	n := transport.ResultLen(q.Verb, q.N)
 	s.out = append(s.out, 0, 0, 0, 0)
 	s.out = le.AppendUint32(s.out, uint32(n))
@@ -158,7 +177,9 @@ func (s *session) execute(q *transport.Request) (st transport.Status) {
 	return transport.StatusOK
 }
 
-// grow makes p longer by n bytes, whatever they are.
+// grow makes p longer by n bytes, whatever they are. The new bytes are not cleared: the caller
+// overwrites them. Only the padding behind the data of a READ stays what it was, up to 7 bytes of
+// an earlier answer to a connection of the same class.
 func grow(p []byte, n int) []byte {
 	for cap(p)-len(p) < n {
 		p = append(p[:cap(p)], 0)[:len(p)]
@@ -167,7 +188,9 @@ func grow(p []byte, n int) []byte {
 }
 
 // locate returns where a verb's memory is mapped; nil: it may not touch it. Verb 0 is a breach that
-// the sender found itself: see transport.AppendBreach.
+// the sender found itself: see transport.AppendBreach. The checks are in an order in which nothing
+// wraps. q.N is MaxData at most, as ParseVerb has checked. Rules are those of an RNIC: one word
+// outside refuses the whole verb, and an atomic is on an aligned word.
 func (s *session) locate(q *transport.Request) unsafe.Pointer {
 	size := s.pool.registered()
 	if q.Verb == 0 || q.Verb.Atomic() && q.Off%8 != 0 ||
@@ -178,7 +201,10 @@ func (s *session) locate(q *transport.Request) unsafe.Pointer {
 }
 
 // call runs one of the node's procedures. It runs at most once: a call is not sent again, and a
-// client that gets no answer does not know whether it ran.
+// client that gets no answer does not know whether it ran. It is executed as a frame of verbs is,
+// in the order of the connection, under session.executing, and with the same rights. A fence waits
+// for it, so that a procedure must not wait for other processes. The answer has the results, or the
+// text of the error, which is cut and padded. One item tells results from a text.
 func (s *session) call(h transport.Header, p []byte) {
 	r := transport.ParseRights(p)
 	s.credit(&r)
@@ -215,8 +241,10 @@ func (s *session) call(h transport.Header, p []byte) {
 	s.answer(h, transport.StatusOK, 1, from)
 }
 
-// The procedure runs while session.executing is held: a fence waits for it, and behind the fence
-// its compare-and-swap has either happened or never will.
+// serveCall runs the handler while session.executing is held: a fence waits for it, and behind the
+// fence its compare-and-swap has either happened or never will. The error has the status that
+// transport.StatusOf finds. A panic is an error only when it came from touching the memory: see
+// memory.fault.
 func (s *session) serveCall(q *rdma.Request) (err error) {
 	if s.node.cfg.Handler == nil {
 		return fmt.Errorf("the node has no procedures: %w", rdma.ErrNotSupported)
@@ -226,6 +254,8 @@ func (s *session) serveCall(q *rdma.Request) (err error) {
 			err = fmt.Errorf("no memory behind an uncommitted page: %w", s.pool.memory.fault(r).Err())
 		}
 	}()
+	// Whether the procedure changes anything is not known. One word is announced, so that the next
+	// fence of the region does not take all for durable already.
 	s.pool.memory.mark(8)
 	return s.node.cfg.Handler(&s.view, q)
 }

@@ -13,7 +13,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
-// fault is a Fault that lasts.
+// fault is a Fault that lasts. pool.fault has it from suffer until heal. What waits for its end
+// keeps it, and waits for over.
 type fault struct {
 	control.Fault
 	until time.Duration // on realtime.Now
@@ -22,7 +23,10 @@ type fault struct {
 }
 
 // suffer begins or ends a fault. One fault lasts at a time. It ends by its own timer, whatever
-// became of the administrator. A node that is started anew has none.
+// became of the administrator. A node that is started anew has none. A fault with For of 0 ends the
+// one of the same ID, and does nothing when that is over. The same message heard twice fails with
+// rdma.ErrHeld the second time: control.Break asks once. The error of a fault that there cannot be
+// is mayBreak's.
 func (p *pool) suffer(f *control.Fault) error {
 	if err := p.mayBreak(f); err != nil {
 		return err
@@ -38,10 +42,15 @@ func (p *pool) suffer(f *control.Fault) error {
 		return fmt.Errorf("the node is broken on purpose already: %w", rdma.ErrHeld)
 	}
 	p.node.log.Warn("broken on purpose", "pool", p.record.ID, "how", f.String(), "for", f.For)
+	// The timer outlives the pool. What it does behind the end of that has no effect on another
+	// pool.
 	time.AfterFunc(f.For, func() { p.heal(next) })
 	return nil
 }
 
+// mayBreak returns why a node does not suffer a fault: rdma.ErrNotSupported for one of another
+// version, or one that a device would go past, and rdma.ErrAccess for one that is out of bounds,
+// breaks nothing, or cuts the node off from itself.
 func (p *pool) mayBreak(f *control.Fault) error {
 	outside := func(n int) bool { return n < 0 || n >= len(p.record.Addresses) || n == p.record.Index }
 	switch {
@@ -64,7 +73,8 @@ func (p *pool) mayBreak(f *control.Fault) error {
 	return nil
 }
 
-// heal ends a fault.
+// heal ends a fault. Its own timer and an administrator may both end it: what waits is woken once.
+// The swap comes first: what is woken finds no fault.
 func (p *pool) heal(f *fault) {
 	f.once.Do(func() {
 		p.fault.CompareAndSwap(f, nil)
@@ -73,7 +83,8 @@ func (p *pool) heal(f *fault) {
 	})
 }
 
-// suffers returns the fault that lasts; nil: there is none.
+// suffers returns the fault that lasts; nil: there is none. For is what is left of it, as an
+// inspection shows it.
 func (p *pool) suffers() *control.Fault {
 	f := p.fault.Load()
 	if f == nil {
@@ -85,7 +96,9 @@ func (p *pool) suffers() *control.Fault {
 }
 
 // cuts reports whether nothing passes between the node and a caller. Administrators come through,
-// for inspections and to end the fault: see Node.do.
+// for inspections and to end the fault: see Node.do. A peer is cut off by its number, and clients
+// all together, for verbs and for control. Connections that are open stay so: what comes over them
+// is held back, as by a network that does not forward.
 func (f *fault) cuts(by transport.Purpose, peer int, admin bool) bool {
 	if by == transport.ForPeer {
 		return slices.Contains(f.Peers, peer)
@@ -93,7 +106,8 @@ func (f *fault) cuts(by transport.Purpose, peer int, admin bool) bool {
 	return f.Clients && !admin
 }
 
-// cutFrom reports whether the node exchanges no leases with a peer.
+// cutFrom reports whether the node exchanges no leases with a peer. It is for the side that asks:
+// see askPeer. What the peer asks is held back by delay. So neither gets a lease of the other.
 func (p *pool) cutFrom(peer int) bool {
 	f := p.fault.Load()
 	return f != nil && slices.Contains(f.Peers, peer)
@@ -104,7 +118,10 @@ func (p *pool) cutFrom(peer int) bool {
 var errCut = fmt.Errorf("the node is cut off on purpose: %w", os.ErrDeadlineExceeded)
 
 // delay holds back what came over a connection, for as long as a fault says. Nothing is locked
-// meanwhile, so that fences wait for nothing; what is executed behind it is checked then.
+// meanwhile, so that fences wait for nothing; what is executed behind it is checked then. The error
+// is errEnded once the node closes. A connection of a process beside the node is slowed down, and
+// not cut off: no network is between the two. A connection for control has no pool of its own, and
+// suffers what the node's pool does.
 func (c *conn) delay() error {
 	p := c.pool
 	if p == nil {
@@ -118,6 +135,7 @@ func (c *conn) delay() error {
 		return nil
 	}
 	if f.Slow > 0 && c.purpose == transport.ForVerbs {
+		// At most control.MaxSlow, which is less than what a link takes for death.
 		time.Sleep(f.Slow)
 	}
 	if control.IsBeside(c.process) || !f.cuts(c.purpose, c.peer, c.admin) {
@@ -126,7 +144,8 @@ func (c *conn) delay() error {
 	return p.waitOver(f, nil)
 }
 
-// waitOver waits for the end of a fault.
+// waitOver waits for the end of a fault. It returns nil at the end of the fault or of the pool,
+// errEnded when the node closes, and errCut when late fires; nil: it does not.
 func (p *pool) waitOver(f *fault, late <-chan time.Time) error {
 	select {
 	case <-f.over:
@@ -140,7 +159,10 @@ func (p *pool) waitOver(f *fault, late <-chan time.Time) error {
 	}
 }
 
-// holdBack lets a caller wait that a fault cuts off.
+// holdBack lets a caller wait that a fault cuts off. It waits for transport.GreetPatience at most,
+// since the caller gives up by then. The error is errCut, which counts as a caller that said
+// nothing in time. The caller has proved a token by now, and takes one of the places for
+// connections that say nothing.
 func (n *Node) holdBack(h *transport.Hello, admin bool) error {
 	p := n.pool.Load()
 	if p == nil {
@@ -153,7 +175,8 @@ func (n *Node) holdBack(h *transport.Hello, admin bool) error {
 }
 
 // reachable returns an error when a fault keeps an administrator's message from the node until it
-// is late.
+// is late. Its connection is let in, and its inspections are answered: see Node.do. What an
+// administrator asks of the registry, or has fenced, waits here, as a client's does in delay.
 func (p *pool) reachable(c *conn) error {
 	f := p.fault.Load()
 	if f == nil || !f.Clients || c.purpose != transport.ForControl {

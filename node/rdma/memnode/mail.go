@@ -16,11 +16,21 @@ const mostMail = 1 << 20
 // is written.
 const smallMail = 64 << 10
 
+// largeMail holds mostMail of bodies and data, and what the last frame adds to that: its header,
+// the header of its message, and padding. Mail that has one is never moved by append. By its
+// capacity wrote tells it from a small buffer.
 type largeMail [mostMail + transport.HeaderBytes + control.MessageBytes + 8]byte
 
+// largeMails keeps them between uses, for all connections of the process. The collector frees those
+// that are not used.
 var largeMails sync.Pool // of *largeMail
 
-// mail is what has to be forwarded over a connection.
+// mail is what has to be forwarded over a connection. Any goroutine of the node adds frames, by add
+// or post, and returns at once. The goroutine that holds outlet.writing takes all that there is,
+// writes it, and then calls wrote. So frames leave in the order in which they were added. Mail of a
+// connection that ends is lost with it.
+//
+// Of out, taken and spare two at most are small buffers, which the connection keeps.
 type mail struct {
 	// mu is never held while something is written.
 	mu sync.Mutex
@@ -29,17 +39,20 @@ type mail struct {
 	taken []byte // that is being written, under outlet.writing
 	// spare is the small buffer that is in neither role; nil: there is none.
 	spare []byte
+	// waits is stored under mu. forward looks at it without, and locks nothing where there is no
+	// mail.
 	waits atomic.Bool // out is not empty
 }
 
 // post adds a frame to the mail, if there is room. It returns false rather than wait for a peer
 // that takes nothing. A frame always has room when there is no other, so that none is refused for
-// ever.
+// ever. head and rest are the frame's body, and are copied.
 func (m *mail) post(h transport.Header, head, rest []byte) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	at := len(m.out)
 	h.Body = len(head) + len(rest)
+	// What is being written is not counted.
 	if at > 0 && at+h.Body > mostMail {
 		return false
 	}
@@ -54,7 +67,7 @@ func (m *mail) post(h transport.Header, head, rest []byte) bool {
 }
 
 // enlarge gives the mail memory for all that there may be. The caller holds mu. The small buffer is
-// kept as the spare one, unless there is one.
+// kept as the spare one, unless there is one. out keeps its content.
 func (m *mail) enlarge() {
 	l, ok := largeMails.Get().(*largeMail)
 	if !ok {
@@ -68,7 +81,8 @@ func (m *mail) enlarge() {
 }
 
 // take returns all that there is to write. The caller holds outlet.writing, and owns it until it
-// calls wrote. It is called again only behind that, so that one buffer at most is taken.
+// calls wrote. It is called again only behind that, so that one buffer at most is taken. What is
+// added from now on goes to the spare buffer, or to a new one.
 func (m *mail) take() []byte {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -77,7 +91,8 @@ func (m *mail) take() []byte {
 	return m.taken
 }
 
-// wrote gives the memory of what was taken back.
+// wrote gives the memory of what was taken back. The caller has written all of it. After an error
+// it is not called: the memory is left to the collector.
 func (m *mail) wrote() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -15,7 +15,9 @@ import (
 )
 
 // memory is what a node has registered: a mapping of anonymous memory or of a file. It is never a
-// Go slice, so that the race detector neither reports legal verbs nor checks them.
+// Go slice, so that the race detector neither reports legal verbs nor checks them. It outlives each
+// verb on it: it is unmapped by renew, when no pool has it, or by Close. Its content is what verbs,
+// procedures and devices leave there. No lock guards it.
 type memory struct {
 	file   *os.File     // nil: anonymous, or a region's
 	region *pmem.Region // nil: what it holds ends with the process
@@ -27,14 +29,17 @@ type memory struct {
 }
 
 // A file has a page in front that says what it is, so that a node takes no file for its own that is
-// none.
+// none. The memory begins behind the page, so that offset 0 of it is at filePage of the file.
 const (
 	marker   = "farkv: memory of a node process\n"
 	filePage = 4096
 )
 
 // newMemory maps size bytes, all zero; huge: in huge pages, if the machine has any to spare, which
-// devices find their way in faster.
+// devices find their way in faster. A file is cut to its first page and made longer again: what was
+// there is gone, and what is new reads as zero without room being taken for it. So a page of a file
+// may turn out to be missing when it is touched: see fault. Anonymous memory is overcommitted:
+// where the machine has none left, the process ends. The error is the system's.
 func newMemory(size uint64, file *os.File, huge bool) (*memory, error) {
 	if huge && file == nil {
 		if m := mapHuge(size); m != nil {
@@ -56,7 +61,7 @@ func newMemory(size uint64, file *os.File, huge bool) (*memory, error) {
 	return &memory{file, nil, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
 }
 
-// close unmaps the memory. The caller makes sure that no verb is being executed.
+// close unmaps the memory. The caller makes sure that no verb is being executed. It is called once.
 func (m *memory) close() error {
 	if m.region != nil {
 		return m.region.Close()
@@ -65,7 +70,9 @@ func (m *memory) close() error {
 }
 
 // begin and end enclose what reads or changes the memory, and mark announces a change, where it
-// outlives the process.
+// outlives the process. They are no-ops without a Region. A fence of the region that begins behind
+// end covers what was done in between: see pmem.Region. Between begin and end the order of mark and
+// the change does not matter.
 func (m *memory) begin() {
 	if m.region != nil {
 		m.region.Begin()
@@ -85,7 +92,9 @@ func (m *memory) end() {
 }
 
 // openFile opens the file that is to back a node's memory, for this process alone. It makes it, or
-// takes one that a node left; what is anything else stays as it is.
+// takes one that a node left; what is anything else stays as it is. The error wraps ErrFile when
+// the file is something else, or another process has it. The caller owns the file, and gives it
+// back with leaveFile.
 func openFile(path string) (*os.File, error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
@@ -102,6 +111,7 @@ func openFile(path string) (*os.File, error) {
 var ErrFile = errors.New("no memory of a node")
 
 // The lock goes with the descriptor, so that the kernel gives it back when the process dies.
+// claimFile locks a file and looks what is in it. An empty one is taken: newMemory marks it.
 func claimFile(f *os.File) error {
 	st, err := f.Stat()
 	if err != nil {
@@ -123,11 +133,14 @@ func claimFile(f *os.File) error {
 	return nil
 }
 
-// leaveFile gives back the room of a file that no process maps any more.
+// leaveFile gives back the room of a file that no process maps any more. The file stays, with its
+// first page, so that the next node takes it for a node's.
 func leaveFile(f *os.File) error { return errors.Join(f.Truncate(filePage), f.Close()) }
 
 // fault turns a panic into a status when it came from touching the mapping, and goes on panicking
-// otherwise. A fault elsewhere is a bug.
+// otherwise. A fault elsewhere is a bug. The panic is one of the runtime, which
+// debug.SetPanicOnFault asks for on the goroutine that executes. Its address says what was touched.
+// The status is StatusFull, since a page is missing where the file system has no room for it.
 func (m *memory) fault(r any) transport.Status {
 	if e, ok := r.(interface{ Addr() uintptr }); ok && uint64(e.Addr()-uintptr(m.base)) < m.size {
 		return transport.StatusFull
@@ -144,10 +157,12 @@ type view struct {
 	region Registration // nil without a device
 }
 
+// Node implements rdma.Memory, as the other methods do.
 func (v *view) Node() int { return v.node }
 
 func (v *view) Size() uint64 { return v.size }
 
+// word returns where a word is mapped. Its access may fault, which serveCall turns into an error.
 func (v *view) word(off uint64) *uint64 {
 	if off%8 != 0 || off >= v.size {
 		panic(fmt.Sprintf("tcp: node %d has no aligned word at %#x", v.node, off))
@@ -175,8 +190,10 @@ func (v *view) FetchAdd(off, n uint64) uint64 {
 	return memcopy.FetchAdd(w, n)
 }
 
-// It is called before a block is handed out. So a full file system is an error of the allocation,
-// and not a fault of a verb.
+// Commit backs n bytes at off with room of the file system. It is called before a block is handed
+// out. So a full file system is an error of the allocation, and not a fault of a verb. The error
+// wraps rdma.ErrAccess for bytes outside, and rdma.ErrFull when there is no room. Anonymous memory
+// and Regions need none.
 func (v *view) Commit(off, n uint64) error {
 	if off > v.size || n > v.size-off {
 		return fmt.Errorf("commit %d bytes at %d:%#x: %w", n, v.node, off, rdma.ErrAccess)

@@ -15,7 +15,10 @@ import (
 )
 
 // do executes a message of the connection c. A peer's connection can ask for a lease and nothing
-// else.
+// else. It may block for seconds, such as in a fence. Other connections do not wait for it. The
+// error wraps rdma.ErrAccess for what the caller may not, and rdma.ErrNodeDown when the node has
+// another pool or none, or is broken. The connection's purpose is checked first, then its token,
+// then what it is about, and then whether the node has the pool.
 func (n *Node) do(c *conn, m *control.Message) (r control.Reply, err error) {
 	if c.purpose == transport.ForPeer {
 		if m.Do != control.DoLease {
@@ -33,6 +36,7 @@ func (n *Node) do(c *conn, m *control.Message) (r control.Reply, err error) {
 	switch m.Do {
 	case control.DoInspect:
 		info := n.Info()
+		// The process that asks is not counted among those that use the node.
 		if n.isAttached(m.Self) || n.isAttached(readerOf(m.Self)) {
 			info.Processes--
 		}
@@ -93,7 +97,9 @@ func (n *Node) do(c *conn, m *control.Message) (r control.Reply, err error) {
 // mayAct returns an error unless a message is of the pool, and for the node of it, that the caller
 // proved to want when it was let in. Only control.DoInspect and control.DoBye pass without that. So
 // an attacker that passes on proofs of others, from the address of a node that died, cannot choose
-// what they are good for.
+// what they are good for. For control.DoAdopt the pool is the one that the record makes, and for
+// others the node's own. A message about a pool that the node does not have passes here when the
+// connection is about that pool, and is refused, or has no effect, in do.
 func (c *conn) mayAct(n *Node, m *control.Message) error {
 	id, index := m.Pool, c.index
 	switch m.Do {
@@ -116,7 +122,9 @@ func (c *conn) mayAct(n *Node, m *control.Message) error {
 }
 
 // bye lets a process go: its connections end by its own will. Its connections are still there. It
-// counts as gone from now on, so that its clients need not wait for a grace.
+// counts as gone from now on, so that its clients need not wait for a grace. A process that
+// connects again later counts as gone until its connections have ended, and it is forgotten: see
+// leave.
 func (n *Node) bye(process string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -125,7 +133,8 @@ func (n *Node) bye(process string) {
 	}
 }
 
-// Info tells what the node is and does.
+// Info tells what the node is and does. It is what an inspection answers, and changes nothing. It
+// may be asked at any time, also while the node has no lease, or is broken.
 func (n *Node) Info() control.NodeInfo {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -140,6 +149,7 @@ func (n *Node) Info() control.NodeInfo {
 	if n.cfg.PMem != nil {
 		i.PMem = n.cfg.PMem()
 	}
+	// It must not ask the node anything: mu is held.
 	if tell := n.server.Load(); tell != nil {
 		i.Server = (*tell)()
 	}
@@ -147,9 +157,11 @@ func (n *Node) Info() control.NodeInfo {
 		i.Fabric = n.cfg.Device.Fabric()
 	}
 	if p := n.pool.Load(); p != nil {
+		// The caller encodes it when mu is free.
 		record := p.record
 		i.Fault = p.suffers()
 		i.Pool, i.Sealed, i.Epoch, i.Expelled = &record, p.creator == "", p.fence.Load(), p.expelled.Load()
+		// What is left of the lease is told, since clocks differ.
 		i.Lease = time.Duration(p.until.Load())
 		if i.Lease != rdma.Forever {
 			i.Lease = max(0, i.Lease-realtime.Boot())
@@ -158,7 +170,8 @@ func (n *Node) Info() control.NodeInfo {
 	return i
 }
 
-// users counts the processes that are alive, but for those beside nodes. The caller holds mu.
+// users counts the processes that are alive, but for those beside nodes. The caller holds mu. A
+// process with connections for control alone counts, too.
 func (n *Node) users() (users int) {
 	for _, name := range n.attached() {
 		if !control.IsBeside(name) {
@@ -168,7 +181,8 @@ func (n *Node) users() (users int) {
 	return users
 }
 
-// reads reports whether a question changes nothing.
+// reads reports whether a question changes nothing. Such a question needs no note, and is for
+// readers, too.
 func reads(q *membership.Question) bool {
 	return q != nil && (q.Kind == membership.KindPeek || q.Kind == membership.KindPeekAll)
 }

@@ -10,7 +10,8 @@ import (
 )
 
 const (
-	// outBytes is the capacity of a connection's own buffer for answers.
+	// outBytes is the capacity of a connection's own buffer for answers. Answers beyond it take a
+	// large buffer, where there is one at once: see hasRoom.
 	outBytes = 16 << 10
 	// largeBytes holds the longest answer to a frame of verbs.
 	largeBytes = transport.HeaderBytes + transport.MaxItems*(transport.ResultBytes+8) + transport.MaxData
@@ -18,23 +19,30 @@ const (
 	// and the others the other, so that readers that take no answers keep no answers of others
 	// back.
 	outputBudget = 32 << 20
-	classes      = 2
+	// Readers, and all others.
+	classes = 2
 	// LargeBuffers is how many connections of one kind may have long answers at a time.
 	LargeBuffers = outputBudget / classes / largeBytes
 
 	// While others wait for a large buffer, a connection to a peer that has not taken its answers
-	// for so long is ended.
+	// for so long is ended. Both are far below the patience of a connection, which counts where no
+	// other one waits. They are looked at each pressEvery, so that they are exceeded by that at
+	// most.
 	slowUnderPressure, slowReaderUnderPressure = time.Second, 250 * time.Millisecond
 	pressEvery                                 = 50 * time.Millisecond
 )
 
-// largeBuffer is memory for answers that do not fit a connection's own buffer.
+// largeBuffer is memory for answers that do not fit a connection's own buffer. It holds one answer
+// that is as long as any to a frame of verbs, or many that are shorter.
 type largeBuffer [largeBytes]byte
 
 // outputs are the large buffers of a node for one class of connections: readers, or all others. A
 // connection has one from before it executes what it has to answer until it has sent that. It must
-// not wait for one while it holds session.executing: a fence would wait, too.
+// not wait for one while it holds session.executing: a fence would wait, too. The number of slots
+// bounds the memory. A connection that gets no slot executes nothing meanwhile, and its requests
+// wait in the kernel's buffers, and then at its peer: that is the back pressure.
 type outputs struct {
+	// It has room for LargeBuffers. A connection takes a slot by sending to it.
 	slots chan struct{} // holds one for each buffer that is in use
 	slow  time.Duration // see slowUnderPressure
 	pool  sync.Pool     // of *largeBuffer, so that those that are not needed any more are freed
@@ -42,15 +50,18 @@ type outputs struct {
 	mu sync.Mutex
 	// holders are the connections that have a large buffer. All below is under mu.
 	holders map[*conn]struct{}
+	// waiting counts connections in wait.
 	waiting int
 	timer   *time.Timer // runs endSlow while connections wait
 }
 
+// newOutputs returns outputs of which no buffer is in use. None is allocated before it is needed.
 func newOutputs(slow time.Duration) *outputs {
 	return &outputs{slots: make(chan struct{}, LargeBuffers), slow: slow, holders: map[*conn]struct{}{}}
 }
 
-// try gives c a large buffer, unless all are in use.
+// try gives c a large buffer, unless all are in use. It never blocks, so that it may be called
+// while session.executing is held.
 func (o *outputs) try(c *conn) bool {
 	select {
 	case o.slots <- struct{}{}:
@@ -62,7 +73,9 @@ func (o *outputs) try(c *conn) bool {
 }
 
 // wait waits until there is a large buffer for c, or the node closes. Its peer learns meanwhile
-// that the node is alive.
+// that the node is alive. It blocks until another connection gives a buffer back. One that has a
+// buffer, and a peer that does not take its answers, is ended by endSlow. The error is errEnded.
+// The caller holds no lock.
 func (o *outputs) wait(c *conn) error {
 	if o.try(c) {
 		return nil
@@ -73,6 +86,7 @@ func (o *outputs) wait(c *conn) error {
 	select {
 	case o.slots <- struct{}{}:
 		o.give(c)
+		// What end waits for is a keepalive that is being written: see sendKeepalives.
 		c.sending.Store(int64(realtime.Now())) // end may have to wait until the peer takes something: then c is slow
 		end()
 		c.sending.Store(0)
@@ -83,8 +97,8 @@ func (o *outputs) wait(c *conn) error {
 	}
 }
 
-// The caller has a slot. What the connection's own buffer held moves into the large one: nothing
-// else points into either.
+// give hands c a large buffer. The caller has a slot. What the connection's own buffer held moves
+// into the large one: nothing else points into either.
 func (o *outputs) give(c *conn) {
 	b, ok := o.pool.Get().(*largeBuffer)
 	if !ok {
@@ -98,7 +112,8 @@ func (o *outputs) give(c *conn) {
 }
 
 // take takes c's large buffer back. What was in it has been sent. The slot is given back last, so
-// that no more buffers are in use than there are slots.
+// that no more buffers are in use than there are slots. The caller is the goroutine that executes
+// c's requests.
 func (o *outputs) take(c *conn) {
 	o.mu.Lock()
 	delete(o.holders, c)
@@ -109,7 +124,7 @@ func (o *outputs) take(c *conn) {
 }
 
 // press notes that more connections wait, or fewer. While any does, those that keep it waiting are
-// ended.
+// ended. The timer is made by the first connection that waits, and stands still while none does.
 func (o *outputs) press(more int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -125,7 +140,9 @@ func (o *outputs) press(more int) {
 }
 
 // endSlow ends connections to peers that take no answers while others wait. It ends those that
-// send, and none that executes: only the other end can be slow to take.
+// send, and none that executes: only the other end can be slow to take. It runs in the timer's
+// goroutine, and sets the timer again as long as connections wait. The connection's own goroutine
+// finds the connection closed, and gives the buffer back: see conn.settle.
 func (o *outputs) endSlow() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -152,7 +169,8 @@ func (c *conn) outputs() *outputs {
 
 // hasRoom reports whether c.session.out holds the answer to a frame besides what is there, and gets
 // a large buffer for it where there is one at once. Without it c.session.out has to be sent first
-// or, if it is empty, c has to wait for one.
+// or, if it is empty, c has to wait for one. It may be called while session.executing is held, and
+// never blocks. Behind a batch the large buffer is given back, so that connections take turns.
 func (c *conn) hasRoom(h transport.Header, body []byte) bool {
 	most := outBytes
 	if c.large != nil {
@@ -162,10 +180,12 @@ func (c *conn) hasRoom(h transport.Header, body []byte) bool {
 }
 
 // shortAnswer bounds the answer to a frame of any other kind than verbs, but for control messages
-// with long answers.
+// with long answers. The longest are texts of errors and what a device answers, of control.MaxOffer
+// bytes.
 const shortAnswer = transport.HeaderBytes + 512
 
-// answerBytes bounds the answer to a frame. One that breaks the protocol has none.
+// answerBytes bounds the answer to a frame. One that breaks the protocol has none. It is exact for
+// verbs that succeed, and too much for others.
 func answerBytes(h transport.Header, body []byte) int {
 	if h.Kind != transport.KindVerbs || len(body) < transport.RightsBytes {
 		return shortAnswer

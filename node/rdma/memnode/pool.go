@@ -22,7 +22,11 @@ import (
 // A node that the others go on without must not answer. So it executes verbs only while it holds
 // leases of a majority. It sends an answer only if it still does, or does again, after the
 // execution. Nodes that gave up on it give it none any more, and the process that expelled it
-// waited for a lease to run out. So an answer of it was true when it was made.
+// waited for a lease to run out. So an answer of it was true when it was made. Its life: adopt
+// makes it for a process that is about to make a pool, seal lets others open it, and drop, an
+// expulsion or the death of that process before seal ends it. A node with a Region that starts
+// again makes the same pool anew: see Node.recall. A pool that has ended is referred to by
+// connections that were let in for it, and executes nothing for them any more.
 type pool struct {
 	// record never changes. record.Index is this node's number in the pool.
 	record control.Record
@@ -32,7 +36,7 @@ type pool struct {
 	// key and readKey are what requests must name: see session.barred. They are drawn anew each
 	// time that the node has the pool, also when it comes back, and are told in the Welcome of a
 	// connection. So a request that was made for an earlier life of the node is refused. They are
-	// never 0.
+	// never 0. readKey is good for READs over connections with the read token.
 	key     uint64
 	readKey uint64
 	creator string // the process that is about to make it; "" once it is sealed. Under Node.mu
@@ -40,7 +44,8 @@ type pool struct {
 	// executed is drained, and is durable before the fence is answered: see fenceOff.
 	fence atomic.Uint64
 	// Lives of an identity only grow, and so does what is here: a later life is not affected by the
-	// revocation of an earlier one.
+	// revocation of an earlier one. By client, from 1; index 0 stays 0. A client of which nothing
+	// was revoked is at 0, which is no life.
 	revoked []atomic.Uint64 // the last life of each client that was fenced off
 	// until is ServingLease.Until, so that goroutines that execute verbs need not lock mu. It may
 	// be stale once expelled is set, which is why await looks at expelled first.
@@ -50,16 +55,18 @@ type pool struct {
 	gone     chan struct{} // closed when the node gives the pool up, or was expelled
 	once     sync.Once
 	returned atomic.Bool // it is of an earlier life of the node, and has not served since
-	boxes    boxes
-	rings    nodeRings
-	parts    parts
-	noting   sync.Mutex            // held while fences and revocations become durable, in the order in which they grow
-	fault    atomic.Pointer[fault] // that an administrator wants; nil: none
+	// boxes and rings have locks of their own, which are taken under session.executing: see Node.
+	boxes  boxes
+	rings  nodeRings
+	parts  parts
+	noting sync.Mutex            // held while fences and revocations become durable, in the order in which they grow
+	fault  atomic.Pointer[fault] // that an administrator wants; nil: none
 
 	mu sync.Mutex // held for moments only: leases wait for nothing else
 	// serving is under mu. What it promised of other nodes is durable before the promise is
 	// answered.
-	serving    *membership.ServingLease
+	serving *membership.ServingLease
+	// disowners is under mu, and only grows.
 	disowners  map[int]bool // peers that grant this node no lease, for good
 	registryMu sync.Mutex   // held while a question to the registry is answered, which may be a long list
 	// acceptor is under registryMu. A list is copied under it, and may take long: it is not under
@@ -68,7 +75,8 @@ type pool struct {
 }
 
 // newPool returns a pool in which nothing was fenced, revoked or promised. The node holds no lease
-// yet, unless it is the pool's only node.
+// yet, unless it is the pool's only node. It starts nothing: keepLease does. Keys are odd, and so
+// never 0.
 func newPool(n *Node, r control.Record, creator string) *pool {
 	p := &pool{
 		boxes:  boxes{at: map[int]*box{}, senders: map[uint64]*outlet{}},
@@ -85,10 +93,14 @@ func newPool(n *Node, r control.Record, creator string) *pool {
 	return p
 }
 
-// registered returns how many bytes of the node's memory verbs may touch.
+// registered returns how many bytes of the node's memory verbs may touch. It bounds each verb, ring
+// buffer and gather. A witness of a pool may have less memory than the pool's nodes, and executes
+// no verb.
 func (p *pool) registered() uint64 { return min(p.record.Memory, p.memory.size) }
 
-// model counts a verb on n bytes as modules of persistent memory would.
+// model counts a verb on n bytes as modules of persistent memory would. off was checked. What is
+// behind the store's bytes is telemetry, of which no module is modelled. An atomic counts as both:
+// the word is read and written.
 func (p *pool) model(verb rdma.Verb, off uint64, n int) {
 	m := p.node.cfg.Modules
 	if m == nil || off >= p.record.Memory-p.record.Telemetry {
@@ -102,7 +114,8 @@ func (p *pool) model(verb rdma.Verb, off uint64, n int) {
 	}
 }
 
-// end gives the pool up: goroutines that wait for a lease wait no more.
+// end gives the pool up: goroutines that wait for a lease wait no more. It does not wait for them,
+// and may be called twice.
 func (p *pool) end() { p.once.Do(func() { close(p.gone) }) }
 
 // awaitLease bounds the wait of a connection for the node's lease: a client takes the node for dead
@@ -142,10 +155,15 @@ func (p *pool) await() error {
 // adopt makes the node a part of a pool that is about to be made, with empty memory. It belongs to
 // the maker until it is sealed: when the maker goes before, the node is as it was. Nothing of it is
 // durable before seal. A node that crashes in between comes back in no pool, and its memory is
-// cleared before the next pool has it.
+// cleared before the next pool has it. The error wraps rdma.ErrHeld while the node has a pool that
+// is sealed or of which the maker lives, rdma.ErrFull when the memory or the region's table is too
+// small, rdma.ErrNotSupported when the pool's verbs go over devices that the node has none of, and
+// rdma.ErrAccess for a record that there cannot be. An error behind reset leaves the node in no
+// pool.
 func (n *Node) adopt(c *conn, r *control.Record) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	// What is wrong with the record itself is found before the node gives up what it has.
 	if err := r.Check(n.memory.size); err != nil {
 		return err
 	}
@@ -169,6 +187,7 @@ func (n *Node) adopt(c *conn, r *control.Record) error {
 	if err := p.register(); err != nil {
 		return err
 	}
+	// From here on connections are let in for the pool. Verbs wait in await for its first lease.
 	n.pool.Store(p)
 	n.log.Info("adopted by a pool", "pool", r.ID, "index", r.Index, "nodes", len(r.Addresses), "bytes", r.Memory)
 	p.keepLease()
@@ -178,7 +197,9 @@ func (n *Node) adopt(c *conn, r *control.Record) error {
 // seal makes the pool one that others may open. All content was written before the first node is
 // sealed. A maker that crashes between two nodes leaves some that are sealed, which others may
 // open, and some that give the pool up, which count as dead. It may be asked again, when the answer
-// was lost: then there is no creator any more.
+// was lost: then there is no creator any more. The error wraps rdma.ErrAccess when the node has
+// another pool or one of another maker, and rdma.ErrNodeDown when the note could not be made
+// durable: the node is broken then.
 func (n *Node) seal(c *conn, id string) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -196,7 +217,9 @@ func (n *Node) seal(c *conn, id string) error {
 	return nil
 }
 
-// register lets the node's device serve the pool's memory, if its verbs go over devices.
+// register lets the node's device serve the pool's memory, if its verbs go over devices. The error
+// wraps rdma.ErrNotSupported when the node has another device or none. Witnesses have no memory
+// that verbs go to.
 func (p *pool) register() error {
 	want, d := p.record.Fabric, p.node.cfg.Device
 	switch {
@@ -211,7 +234,9 @@ func (p *pool) register() error {
 	return err
 }
 
-// unregister takes the memory away from the device, which serves no worker any more.
+// unregister takes the memory away from the device, which serves no worker any more. All
+// connections of workers to the memory have ended before. After an error the device may still write
+// there. The caller holds Node.mu, or is Close behind its wait.
 func (p *pool) unregister() error {
 	if p.region == nil {
 		return nil
@@ -221,7 +246,10 @@ func (p *pool) unregister() error {
 
 // abandoned waits whether the maker of a pool that is not sealed comes back, and gives the pool up
 // if not. A maker of which the connection broke has time to connect again, and counts as alive
-// meanwhile: see Node.grace.
+// meanwhile: see Node.grace. It runs in a goroutine of its own, once for each connection that the
+// maker loses. It blocks for a lease and an eighth, which is longer than Node.grace, so that the
+// maker is found gone behind it if it did not come back. A pool that was sealed or replaced
+// meanwhile is left alone.
 func (n *Node) abandoned(p *pool) {
 	n.mu.Lock()
 	soon := !n.alive(p.creator) // it said that it goes
@@ -244,7 +272,9 @@ func (n *Node) abandoned(p *pool) {
 
 // drop gives the node's pool up. It refuses while others than the caller use it, unless forced. It
 // may be asked again: a node that does not have the pool any more has dropped it. A node that
-// crashes before its table is reset comes back in the pool.
+// crashes before its table is reset comes back in the pool. The error wraps rdma.ErrHeld while
+// another process has a connection for verbs, or is that of reset: then the node is in no pool all
+// the same.
 func (n *Node) drop(c *conn, id string, force bool) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -264,7 +294,9 @@ func (n *Node) drop(c *conn, id string, force bool) error {
 // mu. The pool is taken away first, so that no connection is let in for it. Then the connections
 // are ended, which waits for what they execute: only then is the memory's to be cleared. The table
 // forgets the pool before the memory is cleared. A crash between the two leaves a node that is in
-// no pool, and that clears its memory before it has another one.
+// no pool, and that clears its memory before it has another one. It blocks with mu held for as long
+// as the pool's connections take to execute what they have begun. After an error the node is in no
+// pool, and used stays true.
 func (n *Node) reset() error {
 	p := n.pool.Load()
 	if p == nil {
@@ -281,6 +313,7 @@ func (n *Node) reset() error {
 			c.end()
 		}
 	}
+	// From here on the memory is not clean, whatever fails below.
 	n.used = true
 	n.log.Info("left a pool", "pool", p.record.ID)
 	if err := p.unregister(); err != nil { // what a device may still write to stays mapped
@@ -293,7 +326,9 @@ func (n *Node) reset() error {
 }
 
 // renew replaces memory that held a pool by memory that is all zero. Where there is none now, the
-// next pool tries again: none is made on what an earlier one left. The caller holds mu.
+// next pool tries again: none is made on what an earlier one left. The caller holds mu. The old
+// mapping is unmapped last. No pool has it any more, and its sessions have been drained. A Region
+// is cleared in its place, durably, since its mapping is the process's for good.
 func (n *Node) renew() error {
 	if !n.used {
 		return nil
@@ -317,7 +352,10 @@ func (n *Node) renew() error {
 // sees it. A session that had begun before is waited for. What it executed under the old epoch has
 // landed when drain returns, and behind that nothing of an older epoch does. The epoch is durable
 // last, before the answer: a node that crashes earlier has not answered the fence, and the master
-// has to fence it again, or to expel it. A fence needs no lease.
+// has to fence it again, or to expel it. A fence needs no lease. It blocks for what all connections
+// are executing, and, with devices, for the processes that have mailboxes: see part. The error is
+// that of the note, and means that the node is broken. It may be asked again with the same epoch or
+// an earlier one: the epoch stays, and all is drained once more.
 func (p *pool) fenceOff(epoch uint64) error {
 	for old := p.fence.Load(); old < epoch && !p.fence.CompareAndSwap(old, epoch); old = p.fence.Load() {
 	}
@@ -328,7 +366,7 @@ func (p *pool) fenceOff(epoch uint64) error {
 
 // revoke drops what a client posts, and drains what is being executed. The order is as in fenceOff.
 // A life that was revoked before is drained and noted again: the first call may not have been
-// answered.
+// answered. The error wraps rdma.ErrAccess for a client that the pool cannot have.
 func (p *pool) revoke(c rdma.ClientID, life uint64) error {
 	if c < 1 || int(c) >= len(p.revoked) {
 		return fmt.Errorf("the pool has clients 1 to %d: %w", len(p.revoked)-1, rdma.ErrAccess)
@@ -342,13 +380,16 @@ func (p *pool) revoke(c rdma.ClientID, life uint64) error {
 }
 
 // drain returns once all verbs that are being executed are over. Connections that are made
-// meanwhile need not be waited for: they see the fence that drain is for.
+// meanwhile need not be waited for: they see the fence that drain is for. Connections that have
+// ended and not left yet are among them: what they execute is waited for, too.
 func (p *pool) drain() {
 	for _, c := range p.conns() {
 		c.session.drain(false)
 	}
 }
 
+// conns lists the pool's connections for verbs. It locks Node.mu for a moment, so that the caller
+// must not hold it, and drains them without it.
 func (p *pool) conns() (all []*conn) {
 	p.node.mu.Lock()
 	defer p.node.mu.Unlock()
@@ -363,7 +404,9 @@ func (p *pool) conns() (all []*conn) {
 // expel records that a node is to have no leases any more. A node that is told so of itself serves
 // no client from then on. The promise is made before it is durable, and is durable before it is
 // answered. A crash in between loses the promise, and it does not count, since it was not answered.
-// An order of an epoch that has been fenced past is one of a master that was deposed.
+// An order of an epoch that has been fenced past is one of a master that was deposed: the error
+// wraps rdma.ErrStale. It wraps rdma.ErrAccess for a node that the pool does not have, and for
+// epoch 0. The same order may come twice.
 func (p *pool) expel(epoch uint64, node int) error {
 	if node < 0 || node >= len(p.record.Addresses) {
 		return fmt.Errorf("the pool has %d nodes: %w", len(p.record.Addresses), rdma.ErrAccess)
@@ -391,7 +434,8 @@ func (p *pool) expel(epoch uint64, node int) error {
 
 // retire ends the service of an expelled node. The flag comes first: await and admit look at it, so
 // that nothing begins behind it. What is being executed is drained before the caller answers: from
-// then on the node changes nothing.
+// then on the node changes nothing. It may run twice at a time, when an order and the peers' word
+// come together. Behind the flag no connection is admitted, so that the lists below have all.
 func (p *pool) retire() {
 	p.expelled.Store(true)
 	p.until.Store(0)
@@ -411,7 +455,9 @@ func (p *pool) retire() {
 // disowned notes that a peer grants no lease any more, since the node was expelled. A node that was
 // cut off then is not told otherwise. Such a promise holds for good: once the voters that did not
 // make it are no majority the node never serves again. Fewer prove nothing, since a master may have
-// died in the midst of an expulsion.
+// died in the midst of an expulsion. Only voters are asked for leases, and so are in the map. The
+// node's own voice, if it has one, is among those that did not promise. The caller is a goroutine
+// that asks a peer, and holds no lock.
 func (p *pool) disowned(peer int) {
 	p.mu.Lock()
 	p.disowners[peer] = true

@@ -19,8 +19,12 @@ import (
 // given one back. The goroutine that executed it forwards the mail before it answers, as far as
 // that does not wait for the receiver.
 
-// box is a mailbox, as far as a node has to do with it.
+// box is a mailbox, as far as a node has to do with it. It is made by open, and ends with its
+// worker's connection, with its worker's life, or by ListenClose. The node has no buffers of it: it
+// counts those of the receiver, so that it never sends more than the receiver has room for.
 type box struct {
+	// All up to bytes never change. slots is how many buffers the mailbox has for this node, and
+	// bytes how long a message may be.
 	to     *outlet
 	owner  owner
 	number int
@@ -29,18 +33,25 @@ type box struct {
 	bytes  int
 	// taken and released wrap. Only their difference counts, which is at most slots. taken begins
 	// with the buffers that hold messages of earlier connections.
-	taken    uint32        // buffers, since it was opened; under to.mail.mu
+	taken uint32 // buffers, since it was opened; under to.mail.mu
+	// credit stores it, under the executing of the receiver's session, while senders of other
+	// sessions look at it. One that is behind makes them refuse a message that there would be room
+	// for.
 	released atomic.Uint32 // of these
 }
 
-// boxes are the mailboxes of a pool at this node, by their numbers.
+// boxes are the mailboxes of a pool at this node, by their numbers. Both maps are under the lock,
+// which is held for a look or a change only.
 type boxes struct {
 	sync.RWMutex
 	at      map[int]*box
 	senders map[uint64]*outlet // by number: those that have made offers; see meet.go
 }
 
-// listen executes a listen frame. The caller holds c.executing.
+// listen executes a listen frame. The caller holds s.executing. Its body begins with rights: see
+// package transport for the format. The error is a breach. ListenTell is not answered, and tells
+// only what credit notes. To close a mailbox that is not there is no error. What was delivered
+// before the close is in the mail, ahead of the answer.
 func (s *session) listen(h transport.Header, p []byte) error {
 	want := transport.RightsBytes
 	if h.Items == control.ListenOpen {
@@ -57,6 +68,7 @@ func (s *session) listen(h transport.Header, p []byte) error {
 		return nil
 	case control.ListenOpen:
 		st = s.open(&r, p[transport.RightsBytes:])
+	// Without mailboxes the process is not asked to part any more: see pool.part.
 	case control.ListenClose:
 		if b := s.boxes[owner{r.Client, r.Life}]; b != nil {
 			s.shut(b)
@@ -72,7 +84,10 @@ func (s *session) listen(h transport.Header, p []byte) error {
 
 // open opens a mailbox. Its worker may have missed an epoch: it only posts in one. A mailbox of an
 // earlier life is replaced. One of the same life is not, until the connection that it came by is
-// over: the node ends that before it lets the next one in.
+// over: the node ends that before it lets the next one in. It fails with StatusExists for those,
+// with StatusAccess for a number that is not the worker's to use or options out of bounds, and with
+// what bars the worker. taken is how many buffers hold messages that came over earlier connections:
+// their release is counted over this one.
 func (s *session) open(r *transport.Rights, p []byte) transport.Status {
 	le := binary.LittleEndian
 	number, id, slots, bytes, taken := le.Uint32(p), le.Uint32(p[4:]), le.Uint32(p[8:]),
@@ -98,13 +113,15 @@ func (s *session) open(r *transport.Rights, p []byte) transport.Status {
 	if s.boxes == nil {
 		s.boxes = map[owner]*box{}
 	}
+	// A worker has one mailbox. credit finds it by the worker.
 	s.boxes[caller] = b
 	s.hosts.Store(s.pool.region != nil)
 	return transport.StatusOK
 }
 
-// shut closes a mailbox of the connection. The caller holds c.executing. Another life may have the
-// number by now: that one stays.
+// shut closes a mailbox of the connection. The caller holds s.executing. Another life may have the
+// number by now: that one stays. Messages in the mail for it are still written. The receiver's
+// process drops them by the mailbox's id, which it has closed.
 func (s *session) shut(b *box) {
 	delete(s.boxes, b.owner)
 	all := &s.pool.boxes
@@ -116,8 +133,9 @@ func (s *session) shut(b *box) {
 }
 
 // unlisten closes the mailboxes of workers that may not post any more. The caller holds
-// c.executing. Mailboxes of workers in older epochs stay open: these receive while they have yet to
-// join.
+// s.executing. Mailboxes of workers in older epochs stay open: these receive while they have yet to
+// join. It is called by drain: for an end of the connection, for each fence, and for each
+// revocation.
 func (s *session) unlisten() {
 	if s.ended && s.meets {
 		s.meets = false
@@ -138,7 +156,9 @@ func (s *session) unlisten() {
 }
 
 // credit notes how many buffers of its mailbox a worker has released. A frame that is barred brings
-// its number, too: it is about buffers, and not about rights.
+// its number, too: it is about buffers, and not about rights. The caller holds s.executing. Numbers
+// of one connection only grow, since frames are executed in the order in which their sender
+// counted.
 func (s *session) credit(r *transport.Rights) {
 	if len(s.boxes) == 0 {
 		return
@@ -148,7 +168,10 @@ func (s *session) credit(r *transport.Rights) {
 	}
 }
 
-// deliver executes a SEND and, when it succeeds, appends its answer.
+// deliver executes a SEND and, when it succeeds, appends its answer. In the order of its checks:
+// StatusAccess for a gather outside of the memory, or a mailbox as its sender that is not the
+// client's; StatusNoBox; StatusMessageSize; StatusBoxFull; and StatusFull when a page that it
+// gathers from cannot be backed. None of them leaves anything in the mailbox.
 func (s *session) deliver(q *transport.Request, client rdma.ClientID) transport.Status {
 	n, ok := s.gathers(q)
 	if !ok || !control.MayUse(q.From, client) {
@@ -169,9 +192,12 @@ func (s *session) deliver(q *transport.Request, client rdma.ClientID) transport.
 	if st := b.to.mail.add(b, q, client, n, s.pool.memory); st != transport.StatusOK {
 		return st
 	}
+	// A run of messages to one mailbox is noted once. Others may be noted twice, which does no
+	// harm.
 	if last := len(s.mailed) - 1; last < 0 || s.mailed[last] != b.to {
 		s.mailed = append(s.mailed, b.to)
 	}
+	// The counters take the length with what was gathered.
 	q.N = n
 	s.counters.did(q)
 	s.out = append(s.out, make([]byte, transport.ResultBytes)...)
@@ -179,7 +205,8 @@ func (s *session) deliver(q *transport.Request, client rdma.ClientID) transport.
 }
 
 // gathers returns how long the message of a SEND is; false: it would gather what is outside of the
-// memory.
+// memory. It runs before a buffer is taken. Spans were parsed, and their number bounded, by
+// ParseVerb. A span touches memory as a READ does, and is copied at once.
 func (s *session) gathers(q *transport.Request) (n int, ok bool) {
 	n = q.N
 	size := s.pool.registered()
@@ -195,13 +222,20 @@ func (s *session) gathers(q *transport.Request) (n int, ok bool) {
 
 // add adds a message of n bytes for a mailbox of the mail's connection, if a buffer is free. A
 // buffer is taken and the message complete in one step under mu. A crash of the node loses both:
-// its receiver's connection breaks, and with it the count.
+// its receiver's connection breaks, and with it the count. It is called under the sender's
+// session.executing, and takes no other lock than mu. It returns StatusBoxFull when no buffer is
+// free, or the connection's mail is full, since the receiver takes nothing: to the sender both are
+// the same. StatusFull is for a page that cannot be backed.
+//
+// The frame is a header with the mailbox's id as its tag, the sender's mailbox and client, the
+// length, and the data, padded to words. See package transport for the format.
 func (m *mail) add(b *box, q *transport.Request, from rdma.ClientID, n int, memory *memory) (st transport.Status) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if b.taken-b.released.Load() >= b.slots || len(m.out) > 0 && len(m.out)+n > mostMail {
 		return transport.StatusBoxFull
 	}
+	// What fails below takes the frame off again. The buffer is not taken then.
 	at := len(m.out)
 	if len(q.Spans) > 0 && (memory.file != nil || memory.region != nil) {
 		defer func() {
@@ -227,6 +261,7 @@ func (m *mail) add(b *box, q *transport.Request, from rdma.ClientID, n int, memo
 		m.out = grow(m.out, int(n))
 		memcopy.Load(m.out[end:], unsafe.Add(memory.base, off))
 	}
+	// Frames begin at words, and so does at.
 	for len(m.out)%8 != at%8 {
 		m.out = append(m.out, 0)
 	}
@@ -236,7 +271,8 @@ func (m *mail) add(b *box, q *transport.Request, from rdma.ClientID, n int, memo
 }
 
 // forwardAll forwards the mail of the connections that messages were executed for. It is called
-// while session.executing is free.
+// while session.executing is free. Only the goroutine that executes calls it. It blocks as
+// outlet.forward does.
 func (s *session) forwardAll() {
 	for _, to := range s.mailed {
 		to.forward()

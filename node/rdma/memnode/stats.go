@@ -10,12 +10,19 @@ import (
 )
 
 // tally is what one connection did since it was added to the node's counters; its goroutine's own.
+// It is not shared, so that a verb costs no atomic. conn.flush adds it to the node's, and empties
+// it.
 type tally struct {
+	// Verbs that were executed, by kind, and calls that ran; of APPENDs each entry is one send; and
+	// frames answered.
 	reads, writes, atomics, calls, sends, frames uint64
-	read, wrote                                  uint64
-	access, revoked, stale, other                uint64
+	// Bytes that READs returned, and that the others wrote or sent.
+	read, wrote uint64
+	// Verbs, and frames of other kinds, that were refused or failed, by their status.
+	access, revoked, stale, other uint64
 }
 
+// did counts a verb that is executed. An APPEND is counted by landNext, block by block.
 func (t *tally) did(q *transport.Request) {
 	switch q.Verb {
 	case rdma.Read:
@@ -32,6 +39,7 @@ func (t *tally) did(q *transport.Request) {
 	}
 }
 
+// failed counts n verbs, or one request of another kind, that ended in a status.
 func (t *tally) failed(st transport.Status, n int) {
 	switch st {
 	case transport.StatusAccess:
@@ -45,15 +53,22 @@ func (t *tally) failed(st transport.Status, n int) {
 	}
 }
 
+// counters are the node's, since it began. Connections add to them, and inspections load them,
+// without a lock: the numbers of one snapshot may be of slightly different times.
 type counters struct {
 	reads, writes, atomics, calls, sends, frames, flushes atomic.Uint64
 	read, wrote                                           atomic.Uint64
 	access, revoked, stale, other                         atomic.Uint64
-	refused                                               [reasons]atomic.Uint64
-	breaches, slow                                        atomic.Uint64
+	// By reason, connections that were not let in: see Node.refuse.
+	refused [reasons]atomic.Uint64
+	// Connections that were ended: for a breach of the protocol, and because their peer took no
+	// answers.
+	breaches, slow atomic.Uint64
 }
 
-// add adds what a connection did, and empties that.
+// add adds what a connection did, and empties that. Zeros are not added: most frames have verbs of
+// one kind, and each addition is one to a cache line that all connections share. Each call is a
+// write to a connection.
 func (c *counters) add(t *tally) {
 	for _, x := range []struct {
 		to   *atomic.Uint64
@@ -71,6 +86,8 @@ func (c *counters) add(t *tally) {
 	*t = tally{}
 }
 
+// snapshot returns the counters as an inspection tells them, with the number of connections now.
+// Failed authentications are not among those refused.
 func (c *counters) snapshot(conns int) control.NodeStats {
 	s := control.NodeStats{
 		Reads: c.reads.Load(), Writes: c.writes.Load(), Atomics: c.atomics.Load(), Calls: c.calls.Load(),
