@@ -262,10 +262,10 @@ func (e *endpoint) send(w *Worker, b *rdma.Batch, i int) {
 	}
 }
 
-// split decides how a verb tears, and over how long. A quarter of the verbs stay whole. It is in
-// two pieces, or three, that land within the time returned. Atomics, and what lies in one word,
-// stay whole. Pieces of a WRITE that has not landed as a whole when its client is fenced off, or
-// its node dies, stay as they are: a torn record.
+// split decides how a verb tears, and over how long. A quarter of the verbs stay whole. The others
+// are in two pieces, or three, that land within the time returned. Atomics, and what lies in one
+// word, stay whole. Pieces of a WRITE that has not landed as a whole when its client is fenced off,
+// or its node dies, stay as they are: a torn record.
 func (e *endpoint) split(f *flight) (spread int64) {
 	f.tear.Ways = 1
 	o := &e.s.opts
