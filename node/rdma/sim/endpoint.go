@@ -59,7 +59,7 @@ type endpoint struct {
 	life   uint64
 }
 
-// All three are set by open, and do not change.
+// Client, Life and Rand are as open has set them, and do not change.
 func (e *endpoint) Client() rdma.ClientID { return e.id }
 func (e *endpoint) Life() uint64          { return e.life }
 func (e *endpoint) Rand() *rand.Rand      { return e.rand }

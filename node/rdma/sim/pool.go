@@ -76,11 +76,11 @@ func (p *pool) KillNodeAt(node int, k uint64) { p.nodes[node].killAt = k }
 // from 1 to this.
 func (p *pool) Landed(node int) uint64 { return p.nodes[node].verbs }
 
-// Its life is counted, so that nothing that was posted before lands, even if the node comes back.
+// kill takes a node away, for all workers, at this moment. Its life is counted, so that nothing
+// that was posted before lands, even if the node comes back.
 //
-// kill takes a node away, for all workers, at this moment. Its memory stays as it is: Restart
-// decides what of it the next life has. Workers that run on it crash in the order in which they
-// were started, those that Host began among them.
+// Its memory stays as it is: Restart decides what of it the next life has. Workers that run on it
+// crash in the order in which they were started, those that Host began among them.
 func (p *pool) kill(node int) {
 	if n := &p.nodes[node]; !n.dead {
 		n.dead = true
