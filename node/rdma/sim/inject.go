@@ -72,7 +72,7 @@ func (in *injector) prepareFaults() {
 		case f.Kind == CrashFault && f.Client == "" && f.Verb == 0:
 			in.pool.KillNodeAfter(f.Node, f.At)
 		case f.Kind == CrashFault && f.Client == "":
-			// Of several deaths at a verb the first counts: behind it there is no verb to count.
+			// Of several deaths at a verb the first counts.
 			n := &in.pool.nodes[f.Node]
 			if n.killAt == 0 || f.Verb < n.killAt {
 				n.killAt = f.Verb

@@ -69,8 +69,9 @@ type powerCut struct {
 }
 
 // Steps returns how many steps a node has made in Runs: pieces of verbs that landed there, READs
-// behind APPENDs, and calls that were served. What may survive a loss of power changes with a step
-// alone: enumerating them runs k from 1 to this. AnyNode is all nodes together.
+// behind APPENDs, calls that were served, and the two steps of each NTStore. What may survive a
+// loss of power changes with a step alone: enumerating them runs k from 1 to this. AnyNode is all
+// nodes together.
 func (p *pool) Steps(node int) uint64 {
 	if node == AnyNode {
 		return p.allSteps
