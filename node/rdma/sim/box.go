@@ -11,19 +11,23 @@ import (
 // that node to the receiver. One between two workers of other machines passes the node, of which
 // the CPU does not see it.
 type mailbox struct {
-	s      *Sim
-	e      *endpoint
-	o      rdma.BoxOptions
-	inbox  *rdma.Inbox
-	seen   uint64  // rdma.Base.Completed, when Await returned last
+	s *Sim
+	e *endpoint
+	o rdma.BoxOptions
+	// inbox has BoxOptions.Slots buffers, for messages by way of all nodes together.
+	inbox *rdma.Inbox
+	seen  uint64 // rdma.Base.Completed, when Await returned last
+	// A completion resumes waiter. A message arms it: that comes in the midst of an event.
 	waiter *Worker // that is in Await
 	closed bool
 }
 
-// boxes are the mailboxes of all workers.
+// boxes are the mailboxes of all workers. A SEND takes effect in deliver. Before that, on machines,
+// reachBox has decided when it lands.
 type boxes struct {
-	pool   *pool
-	sched  *scheduler
+	pool  *pool
+	sched *scheduler
+	// A mailbox is there once for each node by way of which it is reached.
 	byAddr map[rdma.BoxAddr]*mailbox // only looked up, never ranged over
 }
 
@@ -32,6 +36,9 @@ var _ rdma.Messenger = (*endpoint)(nil)
 // GoAt starts a worker as Go does that runs on a memory node, each on a core of its own: start no
 // more than Hardware.NodeCores. It dies with its node. Messages of its mailbox at that node may
 // gather from the node's memory.
+//
+// It sends and receives by the node's NIC. On machines with Hardware.Direct its READs and WRITEs of
+// that node do not go by it.
 func (s *Sim) GoAt(node int, name string, f func(ep rdma.Endpoint)) *Worker {
 	if node < 0 || node >= len(s.nodes) {
 		panic(fmt.Sprintf("sim: start %s at node %d of %d", name, node, len(s.nodes)))
@@ -40,20 +47,23 @@ func (s *Sim) GoAt(node int, name string, f func(ep rdma.Endpoint)) *Worker {
 }
 
 // Host starts a worker as GoAt does for which no Run waits. It begins anew whenever the node has
-// come back.
+// come back. The error is of an unknown node, or says that no identity is left. Each beginning
+// takes an identity; that of a worker that died with its node is in use until Forget.
 func (s *Sim) Host(node int, name string, f func(ep rdma.Endpoint)) error {
 	if node < 0 || node >= len(s.nodes) {
 		return fmt.Errorf("run %s beside node %d of %d: %w", name, node, len(s.nodes), rdma.ErrAccess)
 	}
 	n := &s.nodes[node]
 	_, err := s.start(name, n, nil, nil, f)
+	// Restart starts them in this order.
 	if err == nil {
 		n.hosted = append(n.hosted, hosted{name, f})
 	}
 	return err
 }
 
-// Listen opens the worker's mailbox.
+// Listen opens the worker's mailbox. The error wraps ErrExists when the worker has a mailbox, or
+// another one has the number, at any of the nodes. The number of a worker that crashed is free.
 func (e *endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	if err := e.usable("listen"); err != nil {
 		return nil, err
@@ -67,6 +77,7 @@ func (e *endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 		return nil, fmt.Errorf("client %d: listen with a second mailbox: %w", e.id, rdma.ErrExists)
 	}
 	for _, a := range m.addresses() {
+		// All are looked at before any is taken: a Listen that fails changes nothing.
 		if e.s.boxes.box(a) != nil {
 			return nil, fmt.Errorf("client %d: %s: %w", e.id, a, rdma.ErrExists)
 		}
@@ -75,11 +86,13 @@ func (e *endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 		e.s.boxes.byAddr[a] = m
 	}
 	e.box = m
+	// From here on batches of the endpoint take SENDs.
 	e.Listening()
 	return m, nil
 }
 
-// box returns the mailbox at an address; nil: there is none, or its worker crashed.
+// box returns the mailbox at an address; nil: there is none, or its worker crashed. A worker that
+// was fenced off still has its mailbox, and gets messages: only its own verbs are dropped.
 func (bs *boxes) box(a rdma.BoxAddr) *mailbox {
 	m := bs.byAddr[a]
 	if m == nil || m.e.crashed() {
@@ -88,6 +101,7 @@ func (bs *boxes) box(a rdma.BoxAddr) *mailbox {
 	return m
 }
 
+// addresses returns the mailbox's address at each node by way of which it is reached.
 func (m *mailbox) addresses() (all []rdma.BoxAddr) {
 	for node := range m.s.nodes {
 		if m.o.Node == rdma.All || m.o.Node == node {
@@ -97,15 +111,18 @@ func (m *mailbox) addresses() (all []rdma.BoxAddr) {
 	return all
 }
 
+// Addr does not look whether the mailbox is reached by way of the node.
 func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
 
-// Next also charges the worker's CPU for the message.
+// Next also charges the worker's CPU for the message. A worker on a memory node pays with
+// ServiceTime for all that it does with the message but posting and polling.
 func (m *mailbox) Next() *rdma.Message {
 	msg := m.inbox.Next()
 	if h, w := m.s.hw, m.s.current; msg != nil && h != nil && w != nil && !m.s.closed {
 		cost := h.poll
 		if n := w.root.home; n != nil {
 			service := h.service
+			// A message of a worker on a memory node, this one's or another's, is a peer's.
 			if from := m.s.clients[msg.Client]; from != nil && from.owner != nil && from.owner.root.home != nil {
 				service = h.peer
 			}
@@ -116,8 +133,11 @@ func (m *mailbox) Next() *rdma.Message {
 	return msg
 }
 
+// Release gives the message's buffer back: the next one may overwrite Data at once.
 func (m *mailbox) Release(msg *rdma.Message) { m.inbox.Release(msg) }
 
+// Await gives way until a message is there, or an op of the worker is complete. Once the simulation
+// is closing it fails at once. Outside Run nothing comes, and it does not wait.
 func (m *mailbox) Await(within time.Duration) error {
 	s, w := m.s, m.s.current
 	if m.ready() {
@@ -129,8 +149,10 @@ func (m *mailbox) Await(within time.Duration) error {
 	if w == nil {
 		return fmt.Errorf("wait for a message outside Run: %w", rdma.ErrTimeout)
 	}
+	// deliver and complete find the worker by waiter; describe names box.
 	w.box, m.waiter = m, w
 	s.arms(w, within)
+	// What came in the moment of the limit counts: ready is asked first.
 	alive := w.park()
 	w.box, m.waiter = nil, nil
 	switch {
@@ -143,7 +165,8 @@ func (m *mailbox) Await(within time.Duration) error {
 }
 
 // ready reports whether there is something that Await waits for, and charges the worker for
-// polling.
+// polling. A call that returns true uses up the completions that it saw. It counts as a spin: a
+// worker that finds something each time and does not take it would loop for ever.
 func (m *mailbox) ready() bool {
 	done := m.e.Completed()
 	if m.closed || m.s.closed || m.inbox.Len() == 0 && done == m.seen {
@@ -159,6 +182,7 @@ func (m *mailbox) ready() bool {
 	return true
 }
 
+// Senders meet ErrNoBox from now on, those of messages in flight, too. The number is free.
 func (m *mailbox) Close() error {
 	if m.closed {
 		return nil
@@ -173,7 +197,9 @@ func (m *mailbox) Close() error {
 }
 
 // deliver puts a message into its mailbox, and wakes the worker that waits for one. It happens when
-// the SEND lands, as one step: the message is in its mailbox, or the SEND fails.
+// the SEND lands, as one step: the message is in its mailbox, or the SEND fails. The bytes are
+// copied here, those that the message gathers as well: it has what is in memory when it lands.
+// Without a free buffer the error wraps ErrBoxFull, and the message is dropped.
 func (bs *boxes) deliver(e *endpoint, op *rdma.Op) error {
 	to := rdma.BoxAddr(op.Addr)
 	m := bs.box(to)
@@ -181,6 +207,7 @@ func (bs *boxes) deliver(e *endpoint, op *rdma.Op) error {
 		return rdma.ErrNoBox
 	}
 	from := rdma.BoxAddr(0)
+	// A sender that has closed its mailbox since has no address to be answered at.
 	if e.box != nil {
 		from = e.box.Addr(to.Node())
 	}
@@ -188,11 +215,13 @@ func (bs *boxes) deliver(e *endpoint, op *rdma.Op) error {
 	if err != nil {
 		return err
 	}
+	// The buffer is the receiver's from Next to Release, and the fabric's before.
 	rest := msg.Data[copy(msg.Data, op.Buf):]
 	for _, g := range op.Spans {
 		bs.pool.nodes[g.Addr.Node()].memory.Read(g.Addr.Offset(), rest[:g.Len])
 		rest = rest[g.Len:]
 	}
+	// Armed for now, not resumed: the event in which the SEND lands is not at its end.
 	if m.waiter != nil {
 		bs.sched.arm(m.waiter, bs.sched.now())
 	}
@@ -200,7 +229,8 @@ func (bs *boxes) deliver(e *endpoint, op *rdma.Op) error {
 }
 
 // gathers returns why a message may not gather what it does: a worker reaches the memory of the
-// node that it runs on, by a mailbox there.
+// node that it runs on, by a mailbox there. It is asked when the message is posted. What it gathers
+// is read when it lands.
 func (e *endpoint) gathers(op *rdma.Op) error {
 	for _, g := range op.Spans {
 		n := g.Addr.Node()
@@ -216,6 +246,7 @@ func (e *endpoint) gathers(op *rdma.Op) error {
 }
 
 // receiver returns the client that a message is for; nil: there is none, or no client has it.
+// Partitions of the receiver cut messages to it; its machine is where they arrive.
 func (bs *boxes) receiver(f *flight) *Worker {
 	if f.op == nil || f.op.Verb != rdma.Send {
 		return nil
@@ -227,6 +258,9 @@ func (bs *boxes) receiver(f *flight) *Worker {
 }
 
 // reachBox is reach for a message. What comes from a worker at the node has passed the node's port.
+//
+// A message to a worker of another machine goes on from the node over its link, in the NIC's hands:
+// it takes none of the node's CPU. The acknowledgement comes from the receiver, by the same way.
 func (cs *cards) reachBox(f *flight) (t, queue, back int64) {
 	h, n := cs.hw, &cs.pool.nodes[f.node]
 	request, _ := h.wire(f.op)
@@ -236,6 +270,7 @@ func (cs *cards) reachBox(f *flight) (t, queue, back int64) {
 	}
 	to := cs.boxes.receiver(f)
 	switch {
+	// The message ends at the node.
 	case to == nil:
 	case to.home == n:
 		t = n.store.pass(t, n.factor().of(h.onPCIe(f.op.Len())))

@@ -29,7 +29,13 @@ const (
 	wakeUp   // a worker goes on
 )
 
-// event is what happens at one moment. Which fields count is up to the kind.
+// event is what happens at one moment. Which fields count is up to the kind: the queue holds events
+// by value, so kinds share fields to keep them short.
+//
+// f is the message of all kinds that are about one; of doorbell it is the first of a list, linked
+// by next. w is the worker of workerCrash, strike and wakeUp. node is the node of nodeDeath, and
+// the index in Options.Faults of strike, outage and comeback. piece is the piece of landing, the
+// number of the block of placing, and twice that plus the block's piece of settling.
 type event struct {
 	kind  kind
 	piece uint16
@@ -40,16 +46,19 @@ type event struct {
 
 // engine is what all parts of a simulation share: time, what is to happen, what goes on record.
 type engine struct {
-	opts   Options
-	hw     *timing // of Options.Hardware; nil: the network is drawn at random
-	queue  events.Queue[event]
+	// opts have their defaults filled in.
+	opts  Options
+	hw    *timing // of Options.Hardware; nil: the network is drawn at random
+	queue events.Queue[event]
+	// failed is set once and stays: see Run.
 	failed error // ends the Run
 }
 
 // now returns the virtual time in ns.
 func (g *engine) now() int64 { return g.queue.Now() }
 
-// at schedules e. Of what is scheduled for one time the first to be scheduled happens first.
+// at schedules e. Of what is scheduled for one time the first to be scheduled happens first. A time
+// that is over is now.
 func (g *engine) at(t int64, e event) { g.queue.At(t, e) }
 
 // fail ends the Run with err; the first one counts.
@@ -59,6 +68,8 @@ func (g *engine) fail(err error) {
 	}
 }
 
+// trace stamps an event and gives it to Options.Trace, in the order in which things happen. A
+// caller for which filling in e is work asks for Options.Trace first.
 func (g *engine) trace(e Event) {
 	if g.opts.Trace != nil {
 		e.At = time.Duration(g.now())
@@ -66,7 +77,8 @@ func (g *engine) trace(e Event) {
 	}
 }
 
-// handle lets an event happen.
+// handle lets an event happen. Each event is handled as a whole before the next, and by one part.
+// What that part causes elsewhere, it schedules, or calls there.
 func (s *Sim) handle(e *event) {
 	switch e.kind {
 	case wakeUp:
@@ -88,6 +100,7 @@ func (s *Sim) handle(e *event) {
 	case doorbell:
 		s.cards.ring(e.f)
 	case incoming:
+		// A verb that waits for nothing at its node lands in the event in which it comes.
 		if s.cards.incoming(e.f) {
 			s.net.land(e.f, 0)
 		}

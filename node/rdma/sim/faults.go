@@ -38,9 +38,11 @@ const (
 	// everything.
 	RestartFault
 
+	// lastFault bounds what Check takes; a new kind goes before it, with a name in faultKinds.
 	lastFault = RestartFault
 )
 
+// faultKinds are the words of a fault's text, by kind.
 var faultKinds = [...]string{"", "crash", "slow", "stall", "partition", "fly", "late", "step", "power", "restart"}
 
 // FaultKinds returns all kinds.
@@ -65,6 +67,9 @@ const (
 )
 
 // Fault is one thing that goes wrong. Fields that its kind does not use are zero.
+//
+// Its text is the kind, and the fields that are not zero as key=value, in any order. A name with
+// other characters than letters, digits, -, _, ., # and * is in Go's quotes.
 type Fault struct {
 	Kind FaultKind
 	// Client is a top-level worker: the first one of that name, or "#i", the i-th one that was
@@ -79,19 +84,23 @@ type Fault struct {
 	// then of the client's first verb after it.
 	Verb uint64
 	At   time.Duration
-	// For is how long it lasts.
+	// For is how long it lasts. It is 0 for a crash and a step, and above 0 for all others; the
+	// delay of a FlyFault or a LateFault.
 	For time.Duration
-	// By is how far a clock is set.
+	// By is how far a clock is set. Only a StepFault has it; negative: back.
 	By time.Duration
-	// Factor is how many times as long everything takes.
+	// Factor is how many times as long everything takes. Only a SlowFault has it: above 0, and at
+	// most a million. Below 1 the node is fast.
 	Factor float64
 }
 
 // Faults are what goes wrong in a run. They draw nothing, so that any of them can be left out
-// without a change to what is drawn elsewhere.
+// without a change to what is drawn elsewhere. Several may hit at the same time: delays add up, and
+// so do the factors of a node by multiplication.
 type Faults []Fault
 
-// String returns f as ParseFaults reads it.
+// String returns f as ParseFaults reads it. The order of fields is fixed, so that the same fault
+// has the same text.
 func (f Fault) String() string {
 	var t strings.Builder
 	t.WriteString(f.Kind.String())
@@ -132,6 +141,7 @@ func (l Faults) String() string {
 	return strings.Join(parts, "; ")
 }
 
+// onNode reports whether it names a node, or all.
 func (f *Fault) onNode() bool {
 	return f.Kind == PartitionFault || f.ofNode() || f.Kind == CrashFault && f.Client == ""
 }
@@ -142,7 +152,8 @@ func (f *Fault) ofNode() bool { return f.Kind == SlowFault || f.Outage() }
 // Outage reports whether it takes nodes away that come back.
 func (f *Fault) Outage() bool { return f.Kind == PowerFault || f.Kind == RestartFault }
 
-// quote returns a name as it is where that is unmistakable.
+// quote returns a name as it is where that is unmistakable. Elsewhere a space or a semicolon would
+// end the word.
 func quote(name string) string {
 	for _, r := range name {
 		if !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("-_.#*", r)) {
@@ -152,14 +163,17 @@ func quote(name string) string {
 	return name
 }
 
-// longest bounds times, so that sums of them are times.
+// longest bounds times, so that sums of them are times. A fault's end stays far within an int64 of
+// ns.
 const longest = 1000 * time.Hour
 
-// Check returns what is wrong with f in a pool of so many nodes.
+// Check returns what is wrong with f in a pool of so many nodes. It does not look whether the
+// client exists: a fault of a client that never begins does nothing.
 func (f Fault) Check(nodes int) error {
 	if f.Kind < CrashFault || f.Kind > lastFault {
 		return fmt.Errorf("unknown kind of fault: %d", f.Kind)
 	}
+	// All but these two go on for a while.
 	lasts := f.Kind != CrashFault && f.Kind != StepFault
 	switch {
 	case f.Client == "" && f.Kind != CrashFault && !f.ofNode():
@@ -189,6 +203,8 @@ func (f Fault) Check(nodes int) error {
 }
 
 // ParseFaults reads what Faults.String writes. The nodes are not checked: the pool is not known.
+// Faults are separated by semicolons; an empty one at the end is none. An error names the fault by
+// its number, from 1.
 func ParseFaults(line string) (Faults, error) {
 	var l Faults
 	for n := 1; strings.TrimSpace(line) != ""; n++ {
@@ -204,7 +220,8 @@ func ParseFaults(line string) (Faults, error) {
 	return l, nil
 }
 
-// parseFault reads up to the first semicolon outside quotes.
+// parseFault reads up to the first semicolon outside quotes. It returns the rest behind the
+// semicolon, for the next fault.
 func parseFault(line string) (f Fault, rest string, err error) {
 	word, rest, end := nextWord(line)
 	for k, name := range faultKinds {
@@ -231,7 +248,9 @@ func parseFault(line string) (f Fault, rest string, err error) {
 	return f, rest, nil
 }
 
-// nextWord cuts a word off; end tells that it is the fault's last.
+// nextWord cuts a word off; end tells that it is the fault's last. A word ends at a space, a tab or
+// a semicolon outside of quotes, and is returned with its quotes. A quote that does not end is
+// taken as a letter.
 func nextWord(line string) (word, rest string, end bool) {
 	line = strings.TrimLeft(line, " \t")
 	for i := 0; i < len(line); i++ {
@@ -256,6 +275,8 @@ func nextWord(line string) (word, rest string, end bool) {
 
 var errUnknownKey = errors.New("is none of client, node, verb, at, for, by, factor")
 
+// set sets one field from its text. A key that comes twice keeps the last value. Its error does not
+// name the key.
 func (f *Fault) set(key, value string) (err error) {
 	switch key {
 	case "client":

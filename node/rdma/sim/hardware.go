@@ -106,28 +106,36 @@ const (
 )
 
 // timing is Hardware in the model's units: picoseconds, since a small message passes a link in less
-// than 10 ns.
+// than 10 ns. Fields without a unit are ps: of one verb, one atomic, or, as linkByte and pcieByte,
+// one byte. 0 takes no time, which is what a rate of 0 becomes.
 type timing struct {
 	Hardware
-	clientVerb, nodeVerb   int64
-	nodePersist            int64
-	linkByte, pcieByte     float64
-	atomic, atomicWord     int64
-	device, deviceWord     int64
-	prop, pcie             int64 // ns
+	clientVerb, nodeVerb int64
+	// nodePersist is of an APPEND, or of a WRITE with the READ behind it that sees it into memory.
+	// It is at least nodeVerb: served charges the READ what is left of it.
+	nodePersist        int64
+	linkByte, pcieByte float64
+	atomic, atomicWord int64
+	device, deviceWord int64
+	prop, pcie         int64 // ns
+	// peer is at most service.
 	service, peer          int64 // ns
 	doorbell, verb, poll   int64 // ns
 	ntStore                int64 // ns
 	retransmit, callExtras int64 // ns
 }
 
+// newTiming converts h, and fills in its defaults. It copies h, so that a profile's Hardware can be
+// that of many simulations.
 func newTiming(h *Hardware) *timing {
+	// each returns the time of one at a rate of so many million a second.
 	each := func(mops float64) int64 {
 		if mops <= 0 {
 			return 0
 		}
 		return int64(psPerMopsUnit / mops)
 	}
+	// byteOf returns the time of a byte at a data rate.
 	byteOf := func(gbps float64) float64 {
 		if gbps <= 0 {
 			return 0
@@ -158,7 +166,9 @@ func newTiming(h *Hardware) *timing {
 	return t
 }
 
-// wire returns the bytes of a verb's, or a call's, request and answer on the link.
+// wire returns the bytes of a verb's, or a call's, request and answer on the link. A message of
+// several packets has a header for each. An op of nil is a call. A masked compare and swap counts
+// as a plain one: the bytes of its masks are left out.
 func (t *timing) wire(op *rdma.Op) (request, answer int) {
 	if op == nil {
 		return t.Header + callMessage, t.Header + callMessage
@@ -173,6 +183,7 @@ func (t *timing) wire(op *rdma.Op) (request, answer int) {
 	case rdma.Send:
 		return packets*t.Header + n, t.Header + ackHeader
 	case rdma.Append: // a SEND, and a READ of one byte
+		// The byte is padded to a word of 4, as payloads are.
 		return packets*t.Header + n + t.Header + readHeader, 2*(t.Header+ackHeader) + 4
 	}
 	return t.Header + atomicHeader, t.Header + atomicAnswer
@@ -184,7 +195,8 @@ func (t *timing) onLink(n int) int64 { return int64(float64(n) * t.linkByte) }
 // onPCIe is how long n bytes of payload take between a node's NIC and its memory, in ps.
 func (t *timing) onPCIe(n int) int64 { return int64(float64(n) * t.pcieByte) }
 
-// resource serves one message after the other.
+// resource serves one message after the other. It has no queue of its own. What waits is told, when
+// it comes, until when. So messages have to pass it in the order in which they come to it.
 type resource struct {
 	busy int64 // ps: when it has served everything so far
 	used int64 // ps: how long it served
@@ -192,7 +204,8 @@ type resource struct {
 
 // pass returns when a message is through that would be at time t (ns), were the resource idle, and
 // takes service (ps). So idle resources cost no time here: what a message takes at the least is
-// counted once, with the way as a whole.
+// counted once, with the way as a whole. A service of 0 delays nothing: the resource stays one that
+// was never used. The time is rounded up to a ns.
 func (r *resource) pass(t, service int64) int64 {
 	if r.used == 0 { // it was idle for ever, not since 0
 		r.busy = t * psPerNs
@@ -203,13 +216,17 @@ func (r *resource) pass(t, service int64) int64 {
 	return (r.busy + psPerNs - 1) / psPerNs
 }
 
-// spent returns how long it served until now (ns). What it still has to serve lies ahead.
+// spent returns how long it served until now (ns). What it still has to serve lies ahead. It is
+// exact when all has been served. Before, it takes the time from now to busy for service without a
+// gap.
 func (r *resource) spent(now int64) time.Duration {
 	return time.Duration((r.used - max(0, r.busy-now*psPerNs)) / psPerNs)
 }
 
 // port is a machine's NIC with its link.
 type port struct {
+	// unit is the NIC's part that handles messages, at ClientMops or NodeMops. in and out are the
+	// two directions of the link, seen from the machine.
 	unit, in, out     resource
 	messages          uint64
 	bytesIn, bytesOut uint64
@@ -217,21 +234,30 @@ type port struct {
 
 // machine is a compute node, or what a memory node is to workers that run on it.
 type machine struct {
+	// port is a compute node's own. That of workers on a memory node is the node's, so that what
+	// they send competes with what the node serves.
 	*port
-	number  int   // of a compute node
-	cpu     int64 // ns that its workers' CPUs spent on verbs
+	number int   // of a compute node
+	cpu    int64 // ns that its workers' CPUs spent on verbs
+	// workers counts all that ever began here; no seat is given again.
 	workers int
 }
 
 // board is what a memory node has beside its port.
 type board struct {
 	port
+	// fetch carries what READs return, and store what verbs write: payload alone, at PCIeGbps.
 	fetch, store resource // PCIe, from memory and to it
-	atomics      resource
-	device       resource
-	words        []resource // atomics on one word, by its address
-	cores        []resource
-	host         *machine
+	// An atomic passes atomics, or device if its word is in the NIC's memory, and then the entry of
+	// words that its address is hashed to. words is made at the node's first atomic.
+	atomics resource
+	device  resource
+	words   []resource // atomics on one word, by its address
+	// cores serve calls, NodeCores of them. Workers that run on the node have cores of their own
+	// (core).
+	cores []resource
+	// host is what workers that run on the node are on; nil without Options.Hardware.
+	host *machine
 }
 
 // NodeUsage is the use of one machine's parts.
@@ -258,6 +284,7 @@ func (s *Sim) Usage() []NodeUsage {
 	list := make([]NodeUsage, 0, len(s.nodes)+len(s.cards.machines))
 	for i := range s.nodes {
 		b := &s.nodes[i].board
+		// WRITEs go in over PCIe, by store; READs out, by fetch.
 		u := b.usage(s.now())
 		u.Node, u.Cores = i, len(b.cores)
 		u.PCIeIn, u.PCIeOut = b.store.spent(s.now()), b.fetch.spent(s.now())
@@ -278,6 +305,7 @@ func (s *Sim) Usage() []NodeUsage {
 	return list
 }
 
+// usage returns what compute nodes and memory nodes have in common.
 func (p *port) usage(now int64) NodeUsage {
 	return NodeUsage{
 		Messages: p.messages, BytesIn: p.bytesIn, BytesOut: p.bytesOut,

@@ -18,7 +18,8 @@ var (
 
 // Open returns an endpoint. Outside Run its verbs and calls execute at once, take no time and are
 // never torn or reordered; its sleeps move the clock. Inside Run it belongs to the worker that
-// opened it, and crashes with it.
+// opened it, and crashes with it. The error wraps ErrFull when no identity is left, and ErrClosed
+// behind Close. A view is joined: that of this moment.
 func (s *Sim) Open(name string) (rdma.Endpoint, error) {
 	e, err := s.open(name)
 	if err != nil {
@@ -31,6 +32,7 @@ func (s *Sim) Open(name string) (rdma.Endpoint, error) {
 	return e, nil
 }
 
+// open is Open for an endpoint without an owner yet. It takes no time.
 func (s *Sim) open(name string) (*endpoint, error) {
 	if s.closed {
 		return nil, fmt.Errorf("open %q: %w", name, rdma.ErrClosed)
@@ -43,6 +45,7 @@ func (s *Sim) open(name string) (*endpoint, error) {
 	e.Appending()
 	s.lives++
 	e.joined, e.life = s.view.Epoch, s.lives
+	// The worker's generator and the network's are apart: see random.
 	own := s.stream(name)
 	e.own = own
 	e.rand = rand.New(rand.NewPCG(s.opts.Seed, own))
@@ -52,13 +55,18 @@ func (s *Sim) open(name string) (*endpoint, error) {
 }
 
 // identities are the clients that there are, and were.
+//
+// An identity is in use from open to its endpoint's close, or to Forget when its worker crashed or
+// was fenced off. Then it waits in freed until all others have been used once, and nothing of its
+// holder is in flight. So a late verb is never taken for one of the next holder.
 type identities struct {
 	*engine
 	sched   *scheduler
 	names   map[string]uint64 // how often a name was opened: only looked up, never ranged over
 	clients []*endpoint       // by identity; nil where it is free
-	nextID  int
-	freed   []*endpoint // closed, the longest ago first; their identities wait to be used again
+	// nextID is the highest identity that was ever given out.
+	nextID int
+	freed  []*endpoint // closed, the longest ago first; their identities wait to be used again
 	// Lives are counted for all identities together, so that no two endpoints ever have the same
 	// one.
 	lives uint64 // endpoints opened so far
@@ -66,7 +74,7 @@ type identities struct {
 
 // stream derives a generator's second half of the seed from a name, so that a worker draws the same
 // whichever other workers there are: FNV-1a over the name, mixed with how many workers of that name
-// came before.
+// came before. The constant spreads numbers of workers of one name over all bits.
 func (ids *identities) stream(name string) uint64 {
 	n := ids.names[name]
 	ids.names[name] = n + 1
@@ -78,7 +86,8 @@ func (ids *identities) stream(name string) uint64 {
 }
 
 // identify gives e a new identity as long as there are some, and then the one that was given back
-// the longest ago and has nothing in flight.
+// the longest ago and has nothing in flight. It reports whether there was one. Numbers begin with
+// 1.
 func (ids *identities) identify(e *endpoint) bool {
 	if ids.nextID < ids.opts.Clients {
 		ids.nextID++
@@ -97,7 +106,9 @@ func (ids *identities) identify(e *endpoint) bool {
 }
 
 // Revoke drops what a client has in flight; words of a torn WRITE that have landed stay. Called by
-// a worker it takes a round trip, in the middle of which it takes effect.
+// a worker it takes a round trip, in the middle of which it takes effect. The client may go on
+// running, and finds out at its next verb. An identity without a holder is no error. The holder is
+// looked up before the round trip: a successor that comes meanwhile is not hit.
 func (ids *identities) Revoke(c rdma.ClientID) error {
 	if ids.sched.closing() {
 		return fmt.Errorf("revoke client %d: %w", c, rdma.ErrClosed)
@@ -109,7 +120,8 @@ func (ids *identities) Revoke(c rdma.ClientID) error {
 	return ids.sched.control(func() { ids.fenceOff(e) })
 }
 
-// It takes effect at this moment for all nodes: a simulation has no node that does not hear of it.
+// fenceOff drops what a client has in flight, and all that it posts later, for ever. It takes
+// effect at this moment for all nodes: a simulation has no node that does not hear of it.
 func (ids *identities) fenceOff(e *endpoint) {
 	e.revoked = true
 	ids.trace(Event{Kind: Revoke, Worker: e.name, Client: e.id})
@@ -129,7 +141,9 @@ func (ids *identities) holder(c rdma.ClientID) *endpoint {
 	return nil
 }
 
-// RevokeLife drops what the holder that Clients described has in flight.
+// RevokeLife drops what the holder that Clients described has in flight. It is looked up in the
+// middle of the round trip. A holder that has left, and whose identity is free, is fenced off as
+// well: its verbs may fly yet.
 func (ids *identities) RevokeLife(c rdma.Client) error {
 	return ids.sched.control(func() {
 		if e := ids.holder(c.ID); e != nil && e.life == c.Life {
@@ -139,7 +153,8 @@ func (ids *identities) RevokeLife(c rdma.Client) error {
 }
 
 // Clients lists the identities in use. A worker that crashed or was fenced off is not alive; one
-// that returned is not listed.
+// that returned is not listed. It takes no time. The list is in the order of identities, and the
+// caller's.
 func (ids *identities) Clients() []rdma.Client {
 	var list []rdma.Client
 	for _, e := range ids.clients {
@@ -153,7 +168,9 @@ func (ids *identities) Clients() []rdma.Client {
 }
 
 // Forget frees the identity of a client that crashed, or was fenced off and has returned, once
-// nothing of it is left.
+// nothing of it is left. An identity that has another holder by now, or none, is left alone without
+// an error. Words that the client's verbs in flight write may still come: until they have, the
+// identity is not given out.
 func (ids *identities) Forget(c rdma.Client) (err error) {
 	lost := ids.sched.control(func() {
 		if int(c.ID) >= len(ids.clients) || ids.clients[c.ID] == nil || ids.clients[c.ID].life != c.Life {
@@ -164,6 +181,7 @@ func (ids *identities) Forget(c rdma.Client) (err error) {
 			err = fmt.Errorf("forget client %d (%s): %w", c.ID, e.name, rdma.ErrHeld)
 			return
 		}
+		// freed keeps the endpoint, in which verbs in flight are counted.
 		ids.clients[c.ID] = nil
 		ids.freed = append(ids.freed, e)
 	})

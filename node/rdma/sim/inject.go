@@ -12,6 +12,7 @@ import (
 // stretch is how many times as long something takes; 0 is 1.
 type stretch float64
 
+// of returns how long something takes that takes d else.
 func (f stretch) of(d int64) int64 {
 	if f == 0 {
 		return d
@@ -26,13 +27,20 @@ type interval struct {
 	node     int
 }
 
+// holds reports whether a moment lies in it.
 func (i *interval) holds(t int64) bool { return i.from <= t && t <= i.to }
 
+// spanOf returns when a fault of some length is, from its At on.
 func spanOf(f *Fault) interval {
 	return interval{from: int64(f.At), to: int64(f.At + f.For), factor: f.Factor, node: f.Node}
 }
 
 // injector lets faults happen.
+//
+// There are three ways. Faults at a time are events, which are scheduled when the pool is made or
+// the client begins: outages, deaths, crashes, strikes. Spans are looked at where a message passes:
+// slow nodes and partitions. Faults at a verb lie with the client, or the node, until it comes to
+// that verb. None of them draws anything that another one, or the network, would draw.
 type injector struct {
 	*engine
 	sched *scheduler
@@ -40,7 +48,8 @@ type injector struct {
 	roots int // clients that were started
 }
 
-// prepareFaults lets the faults of nodes happen. Those of clients wait for their clients.
+// prepareFaults lets the faults of nodes happen. Those of clients wait for their clients. A fault
+// that is wrong ends the Run before it begins.
 func (in *injector) prepareFaults() {
 	for i := range in.opts.Faults {
 		f := &in.opts.Faults[i]
@@ -63,6 +72,7 @@ func (in *injector) prepareFaults() {
 		case f.Kind == CrashFault && f.Client == "" && f.Verb == 0:
 			in.pool.KillNodeAfter(f.Node, f.At)
 		case f.Kind == CrashFault && f.Client == "":
+			// Of several deaths at a verb the first counts.
 			n := &in.pool.nodes[f.Node]
 			if n.killAt == 0 || f.Verb < n.killAt {
 				n.killAt = f.Verb
@@ -71,7 +81,8 @@ func (in *injector) prepareFaults() {
 	}
 }
 
-// armFaults gives a client that begins its faults.
+// armFaults gives a client that begins its faults. It is called once for a client, and not for its
+// tasks.
 func (in *injector) armFaults(w *Worker) {
 	for i := range in.opts.Faults {
 		f := &in.opts.Faults[i]
@@ -82,9 +93,12 @@ func (in *injector) armFaults(w *Worker) {
 		case f.Kind == PartitionFault:
 			w.cuts = append(w.cuts, spanOf(f))
 		case f.Kind == CrashFault && f.Verb != 0:
+			// The first of several crashes counts. CrashAt, which is called later, replaces it.
 			if !w.doomed || f.Verb < w.crashAt {
 				w.crashAfter(f.Verb)
 			}
+		// A FlyFault or LateFault at a time waits for the first verb behind it, and so lies with
+		// the client, too.
 		case f.Verb != 0 || f.Kind == FlyFault || f.Kind == LateFault:
 			w.faults = append(w.faults, f)
 		case f.Kind == CrashFault:
@@ -95,7 +109,9 @@ func (in *injector) armFaults(w *Worker) {
 	}
 }
 
-// meant reports whether a fault's client is w, which was started last.
+// meant reports whether a fault's client is w, which was started last. Numbers count clients in the
+// order in which they were started, tasks left out. A name is its first client's: of those that
+// began anew on a node, too.
 func (in *injector) meant(w *Worker, client string) bool {
 	if client == AnyClient {
 		return true
@@ -115,26 +131,31 @@ func (in *injector) meant(w *Worker, client string) bool {
 	return true
 }
 
-// hit lets a fault of a client happen now.
+// hit lets a fault of a client happen now. A stall of a client that is stalled ends when the later
+// of the two does. A client that has ended is left alone, and its tasks with it.
 func (in *injector) hit(w *Worker, f *Fault) {
 	if w.state == finished || w.state == crashed {
 		return
 	}
 	in.trace(Event{Kind: Strike, Worker: w.name, Client: w.ep.id, Step: rdma.Step(f.String())})
 	switch f.Kind {
+	// The worker is parked, or goes on to its next park: launchWithFaults sees to a stall in the
+	// midst of a batch.
 	case StallFault:
 		w.stalls += f.For
 		w.stalledUntil = max(w.stalledUntil, in.now()+int64(f.For))
+	// Waits that are under way end as they would have.
 	case StepFault:
 		w.clock.off += int64(f.By)
 	}
 }
 
-// Stalled returns how long faults have kept the client from running.
+// Stalled returns how long faults have kept the client from running. Stalls that overlap count
+// twice.
 func (w *Worker) Stalled() time.Duration { return w.root.stalls }
 
 // launch sends the first n ops of b, which the worker has counted, and pauses where a fault stalls
-// it.
+// it. On machines all lists of the batch get their doorbells behind its last verb.
 func (e *endpoint) launch(w *Worker, b *rdma.Batch, n int) {
 	if w.root.faults == nil {
 		for i := range n {
@@ -148,6 +169,7 @@ func (e *endpoint) launch(w *Worker, b *rdma.Batch, n int) {
 	}
 }
 
+// dispatch puts one op on its way, on machines into the list of its doorbell.
 func (e *endpoint) dispatch(w *Worker, b *rdma.Batch, i int) {
 	if e.s.hw != nil {
 		e.enqueue(w, b, i)
@@ -156,16 +178,22 @@ func (e *endpoint) dispatch(w *Worker, b *rdma.Batch, i int) {
 	}
 }
 
-// launchWithFaults is launch for a client with faults at verbs.
+// launchWithFaults is launch for a client with faults at verbs. Crashes are not among them: allow
+// has cut n short.
 func (e *endpoint) launchWithFaults(w *Worker, b *rdma.Batch, n int) {
 	s, r := e.s, w.root
+	// Verbs of the batch have the numbers from first + 1 on.
 	first := r.sent - uint64(n)
 	for i := range n {
 		number := first + uint64(i) + 1
 		e.fly, e.late = r.delays(s.now(), number)
 		e.dispatch(w, b, i)
 		s.injector.fireFaultsAt(r, number)
+		// A worker that is to crash behind the batch crashes at once, though a stall would hold it
+		// up.
 		if r.stalledUntil > s.now() && !w.dead() {
+			// What was put into lists before the stall goes now: doorbells do not wait for the
+			// rest.
 			if s.hw != nil {
 				e.ringAll(w)
 			}
@@ -178,7 +206,8 @@ func (e *endpoint) launchWithFaults(w *Worker, b *rdma.Batch, n int) {
 	}
 }
 
-// delays returns by how much a client's verb flies, and how late its completion is.
+// delays returns by how much a client's verb flies, and how late its completion is. Each fault is
+// used up by one verb. It is asked in posting order.
 func (w *Worker) delays(now int64, number uint64) (fly, late int64) {
 	for i, f := range w.faults {
 		if f == nil || f.Kind != FlyFault && f.Kind != LateFault {
@@ -196,7 +225,8 @@ func (w *Worker) delays(now int64, number uint64) (fly, late int64) {
 	return fly, late
 }
 
-// fireFaultsAt lets the faults behind a client's verb happen.
+// fireFaultsAt lets the faults behind a client's verb happen. Those of a verb that was passed hit,
+// too: a change of the membership counts as a verb, and nothing asks behind it.
 func (in *injector) fireFaultsAt(w *Worker, number uint64) {
 	for i, f := range w.faults {
 		if f != nil && (f.Kind == StallFault || f.Kind == StepFault) && f.Verb <= number {
@@ -206,7 +236,9 @@ func (in *injector) fireFaultsAt(w *Worker, number uint64) {
 	}
 }
 
-// cutUntil returns when a partition that holds a message up now is over; 0 when there is none.
+// cutUntil returns when a partition that holds a message up now is over; 0 when there is none. A
+// message is cut off by a partition of its sender, or of its receiver if it is a SEND. Spans hold
+// their last moment, so it is over one ns later.
 func (net *network) cutUntil(f *flight) (until int64) {
 	for _, w := range [...]*Worker{f.root, net.boxes.receiver(f)} {
 		if w == nil {
@@ -222,7 +254,8 @@ func (net *network) cutUntil(f *flight) (until int64) {
 	return until
 }
 
-// mayBeCut reports whether partitions befall the client of a message, or the one that it is for.
+// mayBeCut reports whether partitions befall the client of a message, or the one that it is for. It
+// spares runs without partitions the work.
 func (net *network) mayBeCut(f *flight) bool {
 	if f.root != nil && f.root.cuts != nil {
 		return true
@@ -236,6 +269,10 @@ func (net *network) mayBeCut(f *flight) bool {
 // held up is held up, too, so that the order stays. A requester gives up RetryTimeout behind the
 // post. Then all that it had posted on the connection before that fails, whether it was held up or
 // is still on its way: as with a queue pair that goes to error.
+//
+// Three outcomes: false without an error, and the caller lets it land; false with f.err set, and
+// the caller lets it fail; true, and its event is scheduled for the end of the partition. There it
+// is asked again: another partition may have begun.
 func (net *network) held(f *flight, e event) bool {
 	if f.err != nil || !net.mayBeCut(f) {
 		return false
@@ -245,6 +282,7 @@ func (net *network) held(f *flight, e event) bool {
 	if e.kind == landing {
 		bit <<= e.piece
 	}
+	// It was held up before, and does not count itself among those ahead.
 	again := f.waits&bit != 0
 	if again {
 		f.waits &^= bit
@@ -256,8 +294,11 @@ func (net *network) held(f *flight, e event) bool {
 	}
 	until := net.cutUntil(f)
 	switch {
+	// What comes in the very moment in which the partition is over goes behind what was held up.
 	case until == 0 && (again || c.held == 0):
 		return false
+	// The requester's last try is in the partition. It is told at posted + RetryTimeout (answer),
+	// and what it posted before that moment fails with this verb.
 	case until > f.posted+int64(net.opts.RetryTimeout):
 		f.err = rdma.ErrNodeDown
 		c.lost = max(c.lost, f.posted+int64(net.opts.RetryTimeout))
@@ -265,12 +306,15 @@ func (net *network) held(f *flight, e event) bool {
 	}
 	f.waits |= bit
 	c.held++
+	// until may be 0, where only the order holds it up.
 	net.at(max(until, net.now()), e)
 	return true
 }
 
 // unanswered reports whether an answer is held up by a partition; then it comes again, as an error
-// if the requester gives up.
+// if the requester gives up. An answer that is given up is of a verb that has taken effect: the
+// requester does not know. A call's request is held up here as well; if it is given up, the handler
+// does not run.
 func (net *network) unanswered(f *flight, k kind) bool {
 	if f.err != nil || !net.mayBeCut(f) {
 		return false
@@ -289,7 +333,8 @@ func (net *network) unanswered(f *flight, k kind) bool {
 	return true
 }
 
-// takeAway takes the nodes of a fault away. One that is dead, or away already, is not hit.
+// takeAway takes the nodes of a fault away. One that is dead, or away already, is not hit. away
+// names the fault, so that only its own end brings the node back.
 func (in *injector) takeAway(fault int) {
 	f := &in.opts.Faults[fault]
 	for i := range in.pool.nodes {
@@ -299,6 +344,7 @@ func (in *injector) takeAway(fault int) {
 		}
 		n.away, n.returns = fault+1, true
 		if f.Kind == PowerFault {
+			// What survives is drawn for each fault and node by itself.
 			in.pool.CutPower(i, AnySurvive(in.opts.Seed^random.Mix(uint64(fault)<<16|uint64(i))))
 		} else {
 			in.pool.kill(i)

@@ -13,13 +13,18 @@ import (
 // membership is the pool's view, its master and the store's configuration. All of it is outside of
 // the memory nodes, and never lost. A change is one step: no worker sees half of it, and a crash
 // leaves it undone or done.
+//
+// On fabrics of processes it is kept by nodes, or by a registry. Here each change is one step in
+// the midst of a worker's round trip (scheduler.control). Outside Run it takes effect at once.
+// Errors wrap rdma.ErrClosed when the simulation is closed.
 type membership struct {
 	sched *scheduler
 	pool  *pool
 	ids   *identities
 	net   *network
-	view  rdma.View
-	role  rdma.Role
+	// view has all nodes as members, in order; role is zero when there is no master.
+	view rdma.View
+	role rdma.Role
 	// tenures is the number of the last tenure that began. A configuration is replaced only in that
 	// one.
 	tenures uint64
@@ -29,14 +34,15 @@ type membership struct {
 // clock returns the virtual time.
 func (ms *membership) clock() time.Duration { return time.Duration(ms.sched.now()) }
 
-// View returns the pool's view. It takes no time; Join does.
+// View returns the pool's view. It takes no time; Join does. The members are a copy: a view does
+// not change after it was returned.
 func (ms *membership) View() rdma.View {
 	v := ms.view
 	v.Members = slices.Clone(v.Members)
 	return v
 }
 
-// Advance replaces the view's state.
+// Advance replaces the view's state. False: another client has changed it first. Members stay.
 func (ms *membership) Advance(from, to rdma.State) (ok bool, err error) {
 	if err := from.Becomes(to); err != nil {
 		return false, fmt.Errorf("advance the view: %w", err)
@@ -49,7 +55,9 @@ func (ms *membership) Advance(from, to rdma.State) (ok bool, err error) {
 	return ok, err
 }
 
-// SetMember replaces one node's state in the view.
+// SetMember replaces one node's state in the view. False: it was changed, or the view is not busy
+// in that epoch. The error of a change that no member may make wraps rdma.ErrAccess, and costs no
+// trip.
 func (ms *membership) SetMember(epoch uint64, node int, from, to rdma.Member) (ok bool, err error) {
 	if node < 0 || node >= len(ms.pool.nodes) {
 		return false, fmt.Errorf("change member %d of %d: %w", node, len(ms.pool.nodes), rdma.ErrAccess)
@@ -67,7 +75,8 @@ func (ms *membership) SetMember(epoch uint64, node int, from, to rdma.Member) (o
 
 // Fence drops what workers of earlier epochs have in flight. It takes effect at once for all nodes:
 // a verb of an earlier epoch that has not landed, or a piece of one, does not. A WRITE of which
-// some pieces had landed is torn.
+// some pieces had landed is torn. An epoch below the last fence changes nothing. Workers find it at
+// their next Post or Call, and Join again.
 func (ms *membership) Fence(epoch uint64) error {
 	return ms.sched.control(func() {
 		ms.net.fenced = max(ms.net.fenced, epoch)
@@ -75,7 +84,8 @@ func (ms *membership) Fence(epoch uint64) error {
 	})
 }
 
-// Expel kills a node for all workers.
+// Expel kills a node for all workers. It is final: a node that is restarted stays away. It acts in
+// the given epoch alone, while the view is busy, and ends in rdma.ErrStale else.
 func (ms *membership) Expel(epoch uint64, node int) (err error) {
 	if node < 0 || node >= len(ms.pool.nodes) {
 		return fmt.Errorf("expel node %d of %d: %w", node, len(ms.pool.nodes), rdma.ErrAccess)
@@ -85,6 +95,7 @@ func (ms *membership) Expel(epoch uint64, node int) (err error) {
 			err = fmt.Errorf("expel node %d in epoch %d, which is over: %w", node, epoch, rdma.ErrStale)
 			return
 		}
+		// Before the kill: WhenCrashed of workers at the node may restart it.
 		ms.pool.nodes[node].expelled = true
 		ms.pool.kill(node)
 	})
@@ -100,6 +111,7 @@ func (ms *membership) TryMaster(owner rdma.ClientID, lease time.Duration) (r rdm
 			if last := ms.ids.holder(ms.role.Owner); last != nil && ms.role.Owner != owner {
 				ms.ids.fenceOff(last)
 			}
+			// Tenures are numbered from 1, so that 0 is no master's.
 			ms.tenures++
 			ms.role = rdma.Role{Owner: owner, Epoch: ms.tenures, Until: ms.clock() + lease}
 		}
@@ -108,7 +120,9 @@ func (ms *membership) TryMaster(owner rdma.ClientID, lease time.Duration) (r rdm
 	return r, ok, err
 }
 
-// Renew prolongs a tenure.
+// Renew prolongs a tenure. False: the tenure has run out, or another one has begun; the role is
+// then the present one. A tenure is not renewed at the moment of its end: another client may take
+// over then.
 func (ms *membership) Renew(r rdma.Role, lease time.Duration) (now rdma.Role, ok bool, err error) {
 	err = ms.sched.control(func() {
 		if ok = ms.role == r && ms.clock() < r.Until; ok {
@@ -119,7 +133,8 @@ func (ms *membership) Renew(r rdma.Role, lease time.Duration) (now rdma.Role, ok
 	return now, ok, err
 }
 
-// Resign ends a tenure early.
+// Resign ends a tenure early. One that is over already is left alone. A master of which the worker
+// crashes here has resigned, or not.
 func (ms *membership) Resign(r rdma.Role) {
 	_ = ms.sched.control(func() {
 		if ms.role == r {
@@ -128,7 +143,8 @@ func (ms *membership) Resign(r rdma.Role) {
 	})
 }
 
-// Join makes the worker a member of the current view.
+// Join makes the worker a member of the current view. A client that is fenced off while it joins is
+// told so.
 func (e *endpoint) Join() (v rdma.View, err error) {
 	if e.s.closing() || e.closed {
 		return v, fmt.Errorf("join the view as client %d: %w", e.id, rdma.ErrClosed)
@@ -136,6 +152,7 @@ func (e *endpoint) Join() (v rdma.View, err error) {
 	if e.revoked {
 		return v, fmt.Errorf("join the view as client %d: %w", e.id, rdma.ErrRevoked)
 	}
+	// View and epoch are of one moment, in the midst of the round trip.
 	err = e.s.control(func() {
 		v = e.s.View()
 		e.joined = v.Epoch
@@ -146,17 +163,20 @@ func (e *endpoint) Join() (v rdma.View, err error) {
 	return v, err
 }
 
-// Config returns the store's configuration.
+// Config returns the store's configuration. Data is the caller's. It takes a round trip.
 func (ms *membership) Config() (c rdma.Config, err error) {
 	err = ms.sched.control(func() { c = ms.config })
 	return rdma.Config{Version: c.Version, Data: bytes.Clone(c.Data)}, err
 }
 
-// SwapConfig replaces the store's configuration.
+// SwapConfig replaces the store's configuration. False: its version is another one by now. The
+// error wraps rdma.ErrStale when a later tenure has begun, and rdma.ErrMessageSize when data is too
+// long. A tenure that has run out without a successor may still replace it.
 func (ms *membership) SwapConfig(r rdma.Role, version uint64, data []byte) (ok bool, err error) {
 	if err := rdma.CheckConfig(data); err != nil {
 		return false, err
 	}
+	// The caller's buffer may change during the round trip.
 	data = bytes.Clone(data)
 	lost := ms.sched.control(func() {
 		if r.Epoch == 0 || r.Epoch != ms.tenures {
@@ -178,6 +198,9 @@ func (ms *membership) SwapConfig(r rdma.Role, version uint64, data []byte) (ok b
 const configPace = 20 * time.Microsecond
 
 // AwaitConfig waits for another configuration.
+//
+// It polls: each look takes a round trip, so that within may be passed by a pause and a look.
+// Outside Run it looks once.
 func (ms *membership) AwaitConfig(version uint64, within time.Duration) (rdma.Config, error) {
 	for until := ms.clock() + within; ; {
 		c, err := ms.Config()

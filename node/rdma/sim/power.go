@@ -31,13 +31,15 @@ func OneSurvives(word int) Survivors {
 	}
 }
 
-// AnySurvive draws from a seed what is left of each word.
+// AnySurvive draws from a seed what is left of each word. It is drawn as it is asked: use it for
+// one cut.
 func AnySurvive(seed uint64) Survivors {
 	r := rand.New(rand.NewPCG(seed, 0x706f776572))
 	return func(_, _, writes int) int { return r.IntN(writes + 1) }
 }
 
-// power is what a node is to losses of power.
+// power is what a node is to losses of power. What is in it is not in the node's memory, and so
+// outlives it.
 type power struct {
 	// A verb that was posted in an earlier life of the node does not land in this one: see
 	// network.gone.
@@ -45,9 +47,11 @@ type power struct {
 	steps uint64 // see Steps
 	// expelled is kept as a majority of nodes that remember would: it outlives the node.
 	expelled bool
-	away     int      // the fault that took it away, and brings it back, counting from 1; 0: none
-	returns  bool     // a fault has taken it away
-	hosted   []hosted // what begins anew with it
+	// A node that is away is dead, and comes back at the fault's end. Restart is not for others
+	// meanwhile: the end of the fault fails the Run when the node is up by then.
+	away    int      // the fault that took it away, and brings it back, counting from 1; 0: none
+	returns bool     // a fault has taken it away
+	hosted  []hosted // what begins anew with it
 }
 
 // hosted is a worker that runs beside a node.
@@ -56,6 +60,8 @@ type hosted struct {
 	f    func(ep rdma.Endpoint)
 }
 
+// powerCut is a loss of power that was asked for and has not happened: behind a step of a node, or
+// of all.
 type powerCut struct {
 	node int
 	step uint64
@@ -63,8 +69,9 @@ type powerCut struct {
 }
 
 // Steps returns how many steps a node has made in Runs: pieces of verbs that landed there, READs
-// behind APPENDs, and calls that were served. What may survive a loss of power changes with a step
-// alone: enumerating them runs k from 1 to this. AnyNode is all nodes together.
+// behind APPENDs, calls that were served, and the two steps of each NTStore. What may survive a
+// loss of power changes with a step alone: enumerating them runs k from 1 to this. AnyNode is all
+// nodes together.
 func (p *pool) Steps(node int) uint64 {
 	if node == AnyNode {
 		return p.allSteps
@@ -89,7 +96,7 @@ func (p *pool) CutPower(node int, keep Survivors) {
 }
 
 // CutPowerAt cuts the power of a node behind its k-th step, counting from 1; AnyNode: of all,
-// behind the k-th of all.
+// behind the k-th of all. A step that was passed cuts nothing. Several cuts may be asked for.
 func (p *pool) CutPowerAt(node int, k uint64, keep Survivors) {
 	p.powerCuts = append(p.powerCuts, powerCut{node, k, keep})
 }
@@ -123,14 +130,18 @@ func (s *Sim) Restart(node int) error {
 	if !n.dead {
 		return fmt.Errorf("restart node %d, which is up: %w", node, rdma.ErrExists)
 	}
+	// Main memory ends with the node's process. A stale node has nothing of the one that was
+	// expelled.
 	stale := n.expelled || s.view.Members[node].Gone
 	if stale || !n.memory.Persistent() {
 		n.memory.Forget()
 	}
+	// What is left is durable from here on, and no word is known to be changed by atomics.
 	n.memory.Start()
 	if stale {
 		return fmt.Errorf("restart node %d, which the pool went on without: %w", node, rdma.ErrStale)
 	}
+	// A NIC's memory is empty when it is powered on.
 	for _, r := range s.opts.Device {
 		if r.Node == node {
 			n.memory.Write(r.Offset, make([]byte, r.Bytes))
@@ -140,6 +151,7 @@ func (s *Sim) Restart(node int) error {
 	n.dead, n.busy = false, 0
 	s.comebacks++
 	s.trace(Event{Kind: Restart, Worker: fmt.Sprintf("node %d", node)})
+	// Last: they find the node up. They begin in later events, each under a new identity.
 	for _, h := range n.hosted {
 		if _, err := s.start(h.name, n, nil, nil, h.f); err != nil {
 			return fmt.Errorf("start %s of node %d anew: %w", h.name, node, err)
@@ -151,7 +163,8 @@ func (s *Sim) Restart(node int) error {
 // Restarts returns how often nodes have come back.
 func (p *pool) Restarts() uint64 { return p.comebacks }
 
-// bringBack restarts the nodes that a fault took away, unless the pool went on without them.
+// bringBack restarts the nodes that a fault took away, unless the pool went on without them. It is
+// called at the end of the fault with that index.
 func (s *Sim) bringBack(fault int) {
 	for i := range s.nodes {
 		if n := &s.nodes[i]; n.away == fault+1 {
@@ -163,10 +176,12 @@ func (s *Sim) bringBack(fault int) {
 	}
 }
 
-// Returning is a pool as its keepers see it, if nodes come back from faults.
+// Returning is a pool as its keepers see it, if nodes come back from faults. It adds what tcp's
+// pools know of nodes that come back; without it keepers expel a node at its first failure.
 type Returning struct{ *Sim }
 
-// returnGrace is for how long nodes that faults take away may fail verbs.
+// returnGrace is for how long nodes that faults take away may fail verbs. A node that fails verbs
+// for longer may be expelled, and stays away then.
 const returnGrace = time.Millisecond
 
 // NodeGrace implements rdma.NodeGracer: one that a fault has taken away, which brings it back, has

@@ -13,7 +13,8 @@ type Profile struct {
 	Name, Doc string
 	Source    string // where its figures are from
 	// Nodes and ComputeNodes are the machines that there were, and ClientsPerNode the clients of a
-	// compute node.
+	// compute node. ComputeNodes is for callers that start as many clients as the paper had. The
+	// pool deals its clients by Hardware.ComputeNodes.
 	Nodes, ComputeNodes, ClientsPerNode int
 	Hardware                            Hardware
 	// PMem are the modules of a node's persistent memory, for Options.PMem; without DIMMs it has
@@ -23,20 +24,25 @@ type Profile struct {
 
 // Options returns a pool of that cluster's machines, with so many memory nodes; 0: as many as it
 // has. More nodes, or clients, than it has are more machines of the same kind. It measures
-// performance: legal reordering is on, tearing and flying verbs are off.
+// performance: legal reordering is on, tearing and flying verbs are off. Persistent memory is off:
+// a caller that wants it sets Options.PMem to a copy of the profile's.
 func (p *Profile) Options(seed uint64, nodes int) Options {
 	if nodes <= 0 {
 		nodes = p.Nodes
 	}
+	// A copy: what a caller changes in Options.Hardware leaves the profile as it is.
 	h := p.Hardware
 	h.ClientsPerNode = p.ClientsPerNode
+	// There are identities for more clients than any of the papers has, and events for runs of any
+	// length. Options.Limit bounds a Run.
 	return Options{Seed: seed, Nodes: nodes, Clients: 1 << 12, Hardware: &h, Reorder: true, MaxEvents: 1 << 50}
 }
 
-// Profiles returns all profiles, by name.
+// Profiles returns all profiles, by name. The list is the caller's.
 func Profiles() []Profile { return append([]Profile(nil), profiles[:]...) }
 
-// LookupProfile returns the profile of a name.
+// LookupProfile returns the profile of a name. The error of an unknown one lists those that there
+// are.
 func LookupProfile(name string) (Profile, error) {
 	names := make([]string, len(profiles))
 	for i, p := range profiles {

@@ -116,6 +116,9 @@ func Hostile(seed uint64) Options {
 	return Options{Seed: seed, Tear: true, Reorder: true, FlyProb: 0.01, FlyMax: 200 * time.Microsecond}
 }
 
+// defaults fills in what is 0 or less. With Hardware one way of a message is its Propagation: so
+// long take what does not pass NICs, such as a change of the view, and the landing of a torn verb's
+// pieces.
 func (o *Options) defaults() {
 	o.Nodes, o.Clients = or(o.Nodes, 1), or(o.Clients, 1024)
 	o.Memory, o.MaxEvents = or(o.Memory, 1<<20), or(o.MaxEvents, 100e6)
@@ -157,8 +160,14 @@ var (
 )
 
 // Sim is a simulated pool with its workers. It implements rdma.Fabric. Its parts know those above
-// them in this list, and not the Sim.
+// them in this list, and not the Sim. A verb goes through them so: endpoint.Post counts it, and
+// network.send, or cards.enqueue with Options.Hardware, draws its moments and schedules them as
+// events. Sim.handle gives each event to its part. On machines cards.ring and cards.incoming decide
+// when the verb lands. network.land changes memory, and network.complete wakes the worker that
+// waits. An APPEND lands by rings.placeBlock, settle and see. A call goes by network.arrive, serve
+// and replied.
 type Sim struct {
+	// The parts point to fields of this struct, so that a Sim is not copied.
 	engine
 	scheduler
 	pool
@@ -169,19 +178,23 @@ type Sim struct {
 	net      network
 	rings    rings
 	membership
+	// running keeps a worker from calling Run, which would handle events inside of a coroutine.
 	running bool
 }
 
-// New returns a pool. Its memory is all zero.
+// New returns a pool. Its memory is all zero. It returns no error. A fault that Fault.Check refuses
+// is what each Run of the pool returns.
 func New(o Options) *Sim {
 	o.defaults()
 	s := &Sim{engine: engine{opts: o}}
 	if o.Hardware != nil {
 		s.hw = newTiming(o.Hardware)
 	}
+	// From here on parts are made in the order of their dependencies. A pool of machines needs hw.
 	g, sched, p := &s.engine, &s.scheduler, &s.pool
 	s.scheduler.engine = g
 	s.pool = makePool(g, sched)
+	// Entry 0 of clients stays nil: identity 0 is no client.
 	s.identities = identities{engine: g, sched: sched, names: map[string]uint64{}, clients: make([]*endpoint, 1, 16)}
 	s.injector = injector{engine: g, sched: sched, pool: p}
 	s.boxes = boxes{sched: sched, pool: p, byAddr: map[rdma.BoxAddr]*mailbox{}}
@@ -190,6 +203,7 @@ func New(o Options) *Sim {
 	s.rings = rings{engine: g, net: &s.net, byAddr: map[rdma.RingAddr]*ring{}}
 	s.membership = membership{sched: sched, pool: p, ids: &s.identities, net: &s.net}
 	s.view.Members = make([]rdma.Member, o.Nodes)
+	// Nodes have to be there: their faults are set in them.
 	s.injector.prepareFaults()
 	return s
 }
@@ -205,6 +219,9 @@ func (s *Sim) Events() uint64 { return s.queue.Steps() }
 // returns the first breach of a rule, a worker's panic, or ErrStuck with the workers that wait, and
 // for what. Which event is next depends on nothing but the time and the order in which events were
 // scheduled. So no map is ranged over, and every draw comes from the seed.
+//
+// A failure other than ErrStuck stays: the next Run returns it, too. Behind ErrStuck another Run
+// goes on, with bounds of its own.
 func (s *Sim) Run() error {
 	if s.closed {
 		return fmt.Errorf("run a simulation: %w", rdma.ErrClosed)
@@ -218,6 +235,8 @@ func (s *Sim) Run() error {
 	var e event
 	defer func() { s.running, s.draining, s.current = false, false, nil }()
 	for s.live > 0 && s.failed == nil {
+		// MaxEvents is looked at before an event, Limit behind it: one event may happen beyond
+		// Limit.
 		if s.queue.Steps() >= stop {
 			return s.stuck(fmt.Sprintf("after %d events", s.opts.MaxEvents))
 		}
@@ -229,8 +248,10 @@ func (s *Sim) Run() error {
 			return s.stuck("time limit")
 		}
 	}
+	// Workers that are woken from here on are ready for the next Run, and draw nothing in this one.
 	s.draining = true
-	// Alarms stay: a worker that they would wake goes on in the next Run.
+	// Alarms stay: a worker that they would wake goes on in the next Run. Other events that are due
+	// before the last landing happen, too: deaths of nodes among them.
 	for s.net.inflight > 0 && s.failed == nil && s.queue.NextEvent(&e) {
 		s.handle(&e)
 	}
@@ -247,10 +268,12 @@ func (s *Sim) Close() error {
 	if s.closed {
 		return nil
 	}
+	// It is set first: each call that a coroutine makes while it is unwound finds it.
 	s.closed = true
 	for i := 0; i < len(s.workers); i++ { // a task may start another one on its way out, which does not run
 		s.workers[i].unwind()
 	}
+	// Now no coroutine is left that could read the pages, which other simulations get from a pool.
 	for i := range s.nodes {
 		s.nodes[i].memory.Free()
 	}

@@ -32,10 +32,16 @@ var eventKinds = [...]string{
 	"is fenced to an epoch", "is hit by a fault", "loses power", "is back",
 }
 
+// String returns what a worker, or a node, does or suffers.
 func (k EventKind) String() string { return eventKinds[k] }
 
 // Event is one thing that happened in a run.
+//
+// A verb makes one Post, a Land for each piece that lands, and a Complete; a call makes a Call and
+// a Serve. Of other kinds Worker names what it happened to. Op, Verb and what follows are of verbs;
+// of calls, Addr is the node and Value the procedure.
 type Event struct {
+	// At is virtual time. Client is 0 for nodes and for Fence, of which Value is the epoch.
 	At     time.Duration
 	Kind   EventKind
 	Worker string
@@ -44,15 +50,18 @@ type Event struct {
 	Batch  uint64    // number of the batch among its worker's
 	Op     int       // number of the op in its batch
 
-	Verb                  rdma.Verb
-	Addr                  rdma.Addr
-	Len                   int // bytes
-	Words                 int // words that landed now; less than all when it tears
+	Verb  rdma.Verb
+	Addr  rdma.Addr
+	Len   int // bytes
+	Words int // words that landed now; less than all when it tears
+	// Expect and Value are an atomic's; Result is the word before it, and set from Land on. Err is
+	// why the verb failed, as far as it is known by then.
 	Expect, Value, Result uint64
 	Err                   error
 }
 
-// String returns the event as a line of a readable replay.
+// String returns the event as a line of a readable replay. It has the time first, so that a trace
+// reads as a log. The same run has the same text.
 func (e Event) String() string {
 	var t strings.Builder
 	fmt.Fprintf(&t, "%12v  %s", e.At, e.Worker)
