@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
-// boxes are the mailboxes of a fabric, by each address at which one is reached.
+// boxes are the mailboxes of a fabric, by each address at which one is reached. The lock is held
+// for the map alone, and never while a message is copied.
 type boxes struct {
 	sync.RWMutex
 	at map[rdma.BoxAddr]*mailbox

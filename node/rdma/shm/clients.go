@@ -230,10 +230,11 @@ func (f *Fabric) RevokeLife(c rdma.Client) (err error) {
 	return f.revoke(c.ID, c.Life)
 }
 
-// The fence only grows, and is raised first: behind it either the client sees it in enter, or drain
-// sees the client's busy word. A crash in between leaves a client that posts nothing more, and
-// perhaps one Post that is still landing: a process that goes on has to call it again. Rings are
-// ended behind the drain.
+// The fence only grows, and is raised first: behind it either the client sees it in enter, or
+// drain sees the client's busy word. A crash in between leaves a client that posts nothing more,
+// and perhaps one Post that is still landing: a process that goes on has to call it again. Rings
+// are ended behind the drain. A call that timed out may be repeated: all that it does then
+// is to wait.
 func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
 	s := f.head.slot(c)
 	for old := atomic.LoadUint64(&s.fence); old < life; old = atomic.LoadUint64(&s.fence) {
@@ -257,6 +258,7 @@ func (f *Fabric) drain(c rdma.ClientID) error {
 		return nil
 	}
 	pause := time.Microsecond
+	// The lock is asked for in each turn: a worker that was killed since changes no busy word.
 	for until := now() + patience; now() < until; pause = min(2*pause, time.Millisecond) {
 		if atomic.LoadUint64(&s.busy) != turn {
 			return nil

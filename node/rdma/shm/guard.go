@@ -46,6 +46,8 @@ func (f *Fabric) fault(r any) error {
 			if f.closing.Load() {
 				return fmt.Errorf("%s: %w", f.name, rdma.ErrClosed)
 			}
+			// A truncation shows in the file's length. What is left is a page for which there was
+			// no memory.
 			if !f.backing.whole(f.g.size()) {
 				return fmt.Errorf("%s: %w", f.name, ErrTruncated)
 			}

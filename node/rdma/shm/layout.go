@@ -97,7 +97,8 @@ func pages(n uint64) uint64 { return (n + page - 1) &^ (page - 1) }
 // registered is how many bytes of a node verbs may touch: the store's and those of telemetry.
 func (g Geometry) registered() uint64 { return rdma.Geometry(g).Registered() }
 
-// config is where the two halves of the store's configuration begin.
+// config is where the two halves of the store's configuration begin. It is a whole number of
+// pages, as what follows.
 func (g Geometry) config() uint64 { return page + pages(uint64(g.Clients)*slotSize) }
 
 // first is where the memory of node 0 begins, and stride how far the nodes lie apart.

@@ -62,6 +62,7 @@ func stateWord(s rdma.State) viewWord {
 	return w
 }
 
+// node is that of the change under way, and means nothing without one. MaxNodes fits its bits.
 func (w viewWord) epoch() uint64     { return uint64(w >> epochShift) }
 func (w viewWord) node() int         { return int(w >> nodeShift % MaxNodes) }
 func (w viewWord) state() rdma.State { return rdma.State{Epoch: w.epoch(), Busy: w&busyBit != 0} }
@@ -188,9 +189,11 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool
 
 // Fence makes every worker join the epoch before its next verb. Like Revoke it waits for verbs
 // being executed, and a process that was stopped in the midst of a Post keeps it from returning
-// nil: after 10 s the error wraps rdma.ErrTimeout. All words are raised before one client is waited
-// for: a client that has entered since has seen its word. A crash in between leaves clients with
-// the fence and clients without: the next master fences the epoch again.
+// nil: after 10 s the error wraps rdma.ErrTimeout. All words are raised before one client is
+// waited for: a client that has entered since has seen its word. A crash in between leaves
+// clients with the fence and clients without: the next master fences the epoch again. When
+// it returns nil, no verb of an earlier epoch can land any more. An endpoint without an identity
+// is not fenced.
 func (f *Fabric) Fence(epoch uint64) (err error) {
 	defer f.guard(&err)()
 	for c := rdma.ClientID(1); int(c) <= f.g.Clients; c++ {

@@ -61,6 +61,8 @@ func (l *Link) watch(s *stream) {
 			p = ping{asked: now, still: p.still}
 			l.ping(nc, &p)
 		default:
+			// Something was heard lately. The silence begins anew, and with it the time in which
+			// this process stood still.
 			p.still = 0
 		}
 	}
