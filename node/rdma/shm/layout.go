@@ -32,8 +32,8 @@ const (
 
 // header is the first page of a pool. The words of its first line never change once the pool
 // exists. role, epoch, state, config and members change by CAS alone, or by an atomic OR or ADD:
-// each process may change them at any time, and needs no lock for it. configBytes are written
-// under the lock of the configuration, each before config names its half. members, which each op
+// each process may change them at any time. A swap of the configuration holds a lock besides, under
+// which configBytes are written, each before config names its half. members, which each op
 // reads, share no line with role, which a master renews.
 type header struct {
 	magic, version uint64

@@ -34,8 +34,9 @@ func isDown(word uint64) bool { return word>>62 != 0 }
 // to there; the next master begins with an epoch of its own.
 //
 //	Advance    to a later epoch, busy
+//	Expel      each node that the view loses
 //	Fence      workers of earlier epochs post nothing more until they join
-//	Expel, SetMember, any number of times, while the view is busy in that epoch
+//	SetMember  for each member that changes
 //	Advance    to the same epoch, idle
 type viewWord uint64
 
