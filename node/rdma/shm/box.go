@@ -11,14 +11,28 @@ import (
 	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
-// boxes are the mailboxes of a fabric, by each address at which one is reached.
+// boxes are the mailboxes of a fabric, by each address at which one is reached. The lock is held
+// for the map alone, and never while a message is copied.
 type boxes struct {
 	sync.RWMutex
 	at map[rdma.BoxAddr]*mailbox
 }
 
-// mailbox is a worker's. Senders are other goroutines: they fill its buffers in under mu, and leave
-// word in wake.
+// mailbox is a worker's. Senders are other goroutines: they fill its buffers in under mu, and
+// leave word in wake. It is for mem: pools, where a message is a copy within the process. Its
+// owner takes messages out, and no other goroutine does. late is made once, since Await fails so
+// in every turn of an idle loop.
+//
+// A message takes this way, with deliver inside the sender's Post:
+//
+//	deliver  finds the mailbox, takes a buffer of the inbox, fills it in,
+//	         and then counts it in came and leaves word in wake
+//	Await    returns when came is not 0, or an op of the owner has completed
+//	Next     takes the oldest; the buffer is the owner's until Release
+//
+// So messages of one sender arrive in the order in which it posted them, and a fence of the
+// sender waits for those that are under way. Revoke of the owner does not end the mailbox; its
+// Close, and that of the endpoint, do.
 type mailbox struct {
 	e    *Endpoint
 	o    rdma.BoxOptions
@@ -36,7 +50,9 @@ type mailbox struct {
 	came atomic.Int32 // messages in inbox: the owner looks without mu
 }
 
-// Listen opens the worker's mailbox.
+// Listen opens the worker's mailbox. A worker has one at a time. Errors wrap rdma.ErrNotSupported
+// on a file, rdma.ErrExists when the worker has one or the number is taken, rdma.ErrAccess when
+// the options are out of range, and rdma.ErrClosed.
 func (e *Endpoint) Listen(o rdma.BoxOptions) (rdma.Mailbox, error) {
 	m, err := e.listen(o)
 	if err != nil {
@@ -75,7 +91,8 @@ func (e *Endpoint) listen(o rdma.BoxOptions) (*mailbox, error) {
 	return m, nil
 }
 
-// addresses returns where the mailbox is reached.
+// addresses returns where the mailbox is reached. One that is reached by all nodes has an address
+// at each: a sender names the node by which it sends.
 func (m *mailbox) addresses() (all []rdma.BoxAddr) {
 	if m.o.Node != rdma.All {
 		return []rdma.BoxAddr{m.Addr(m.o.Node)}
@@ -86,8 +103,11 @@ func (m *mailbox) addresses() (all []rdma.BoxAddr) {
 	return all
 }
 
+// Addr returns the mailbox's address by way of a node.
 func (m *mailbox) Addr(node int) rdma.BoxAddr { return rdma.BoxAt(node, m.o.Number) }
 
+// Next returns the oldest message, or nil. Without one it takes no lock, so that a loop may call
+// it as often as it likes.
 func (m *mailbox) Next() *rdma.Message {
 	if m.came.Load() == 0 {
 		return nil
@@ -98,12 +118,17 @@ func (m *mailbox) Next() *rdma.Message {
 	return m.inbox.Next()
 }
 
+// Release gives the buffer of a message back. The caller uses msg no more: a sender may fill it
+// next.
 func (m *mailbox) Release(msg *rdma.Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.inbox.Release(msg)
 }
 
+// Await waits until there is a message, or an op has completed since it last returned nil. It
+// takes no message out. The error wraps rdma.ErrTimeout, or rdma.ErrClosed once the mailbox or
+// the fabric is closed. Forever is no limit.
 func (m *mailbox) Await(within time.Duration) error {
 	ready, err := m.look()
 	if ready || err != nil {
@@ -114,6 +139,8 @@ func (m *mailbox) Await(within time.Duration) error {
 		late = m.e.sleeper.Set(max(within, 1))
 		defer m.e.sleeper.Unset()
 	}
+	// Behind the time it looks once more: what came as the time ran out counts. A word in wake
+	// may be left over from a message that was taken already, and is only a reason to look.
 	for expired := false; !ready && err == nil; ready, err = m.look() {
 		if expired {
 			return m.late
@@ -128,7 +155,8 @@ func (m *mailbox) Await(within time.Duration) error {
 	return err
 }
 
-// look reports whether there is something that Await waits for.
+// look reports whether there is something that Await waits for. A completion is told once: seen
+// moves on. A message is told until it is taken.
 func (m *mailbox) look() (bool, error) {
 	if m.closed.Load() || m.e.fabric.closing.Load() {
 		return false, fmt.Errorf("wait for a message as client %d: %w", m.e.id, rdma.ErrClosed)
@@ -141,6 +169,8 @@ func (m *mailbox) look() (bool, error) {
 	return true, nil
 }
 
+// Close ends the mailbox; again, it does nothing. Senders that have found the mailbox meet
+// closed, and others find none: both get rdma.ErrNoBox.
 func (m *mailbox) Close() error {
 	m.mu.Lock()
 	m.closed.Store(true) // and no sender is filling a buffer
@@ -158,14 +188,16 @@ func (m *mailbox) Close() error {
 	return nil
 }
 
-// send executes a SEND.
+// send executes a SEND. fail calls it, since a SEND has no place in memory.
 func (e *Endpoint) send(op *rdma.Op) {
 	if err := e.deliver(op); err != nil {
 		op.Fail(err)
 	}
 }
 
-// It runs inside a Post, so that a fence waits for it.
+// It runs inside a Post, so that a fence waits for it. Errors wrap rdma.ErrClosed without a
+// mailbox of the sender's own, rdma.ErrAccess when a span strays, rdma.ErrNoBox, rdma.ErrBoxFull
+// and rdma.ErrMessageSize. With an error nothing was delivered.
 func (e *Endpoint) deliver(op *rdma.Op) error {
 	to := rdma.BoxAddr(op.Addr)
 	if e.box == nil {
@@ -173,6 +205,7 @@ func (e *Endpoint) deliver(op *rdma.Op) error {
 	}
 	for _, s := range op.Spans {
 		if !e.gathers(s) {
+			// As with a verb that strays: what the worker posts to the node later fails.
 			e.lost[to.Node()] = fmt.Errorf("connection to node %d is down since a SEND: %w", to.Node(), rdma.ErrAccess)
 			return fmt.Errorf("gather %d bytes at %s: %w", s.Len, s.Addr, rdma.ErrAccess)
 		}
@@ -186,6 +219,7 @@ func (e *Endpoint) deliver(op *rdma.Op) error {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	// It may have been closed since it was found.
 	if m.closed.Load() {
 		return rdma.ErrNoBox
 	}
@@ -193,6 +227,7 @@ func (e *Endpoint) deliver(op *rdma.Op) error {
 	if err != nil {
 		return err
 	}
+	// The data is in place before came says that there is a message, and both under mu.
 	rest := msg.Data[copy(msg.Data, op.Buf):]
 	for _, s := range op.Spans {
 		memcopy.Load(rest[:s.Len], unsafe.Add(e.memory, uint64(s.Addr.Node())*e.stride+s.Addr.Offset()))
@@ -207,7 +242,8 @@ func (e *Endpoint) deliver(op *rdma.Op) error {
 }
 
 // gathers reports whether a message of the worker may gather s: from the node that its mailbox is
-// at.
+// at. A mailbox that is reached by all nodes is at none of them, so that its worker gathers
+// nothing.
 func (e *Endpoint) gathers(s rdma.Span) bool {
 	off := s.Addr.Offset()
 	return s.Addr.Node() == e.box.o.Node && s.Len >= 0 && off <= e.size && uint64(s.Len) <= e.size-off

@@ -11,7 +11,8 @@ import (
 	"github.com/farkv/farkv/node/rdma/memcopy"
 )
 
-// Call runs the node's procedure in the caller.
+// Call runs the node's procedure in the caller. It does not wait, and has no use for a limit in
+// time. Any error is an rdma.CallError.
 func (e *Endpoint) Call(node int, r *rdma.Request, _ time.Duration) error {
 	err := e.call(node, r)
 	if err != nil {
@@ -21,8 +22,10 @@ func (e *Endpoint) Call(node int, r *rdma.Request, _ time.Duration) error {
 }
 
 // The procedure runs between enter and leave, as verbs do: a fence waits for it. A crash inside
-// leaves what it has done up to there, on which its compare-and-swap decides. It has run when call
-// returns: no answer is lost.
+// leaves what it has done up to there, on which its compare-and-swap decides. It has run when
+// call returns: no answer is lost. Errors wrap rdma.ErrClosed, rdma.ErrNotSupported without a
+// handler, rdma.ErrAccess, rdma.ErrNodeDown, rdma.ErrRevoked or rdma.ErrStale, or are what the
+// handler returned.
 func (e *Endpoint) call(node int, r *rdma.Request) (err error) {
 	switch {
 	case e.closed || e.fabric.closing.Load():
@@ -51,13 +54,16 @@ func (e *Endpoint) call(node int, r *rdma.Request) (err error) {
 	if isDown(atomic.LoadUint64(&e.members[node])) {
 		return rdma.ErrNodeDown
 	}
+	// The handler learns the caller from here, and not from what the caller has written.
 	r.Client = e.id
 	e.view = view{e.fabric, node, unsafe.Add(e.memory, uint64(node)*e.stride)}
 	return e.fabric.handler(&e.view, r)
 }
 
-// view is a node's own view of its memory. Its procedures are our code: an offset out of range is a
-// bug, and panics.
+// view is a node's own view of its memory. Its procedures are our code: an offset out of range is
+// a bug, and panics. One endpoint has one, which is used again for each call. memory is where
+// that node's begins. Its atomics are those of the verbs, so that the two are atomic to each
+// other.
 type view struct {
 	fabric *Fabric
 	node   int
@@ -67,6 +73,8 @@ type view struct {
 func (v *view) Node() int    { return v.node }
 func (v *view) Size() uint64 { return v.fabric.g.Memory }
 
+// word returns where an aligned word of the store's memory is mapped. Words of telemetry are out
+// of range.
 func (v *view) word(off uint64) *uint64 {
 	if off%8 != 0 || off >= v.fabric.g.Memory {
 		panic(fmt.Sprintf("shm: node %d has no aligned word at %#x", v.node, off))
@@ -82,4 +90,5 @@ func (v *view) CompareSwap(off, expect, value uint64) uint64 {
 
 func (v *view) FetchAdd(off, n uint64) uint64 { return atomic.AddUint64(v.word(off), n) - n }
 
+// It may block in the kernel, between enter and leave: a fence waits for it.
 func (v *view) Commit(off, n uint64) error { return v.fabric.Commit(v.node, off, n) }

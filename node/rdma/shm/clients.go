@@ -15,12 +15,15 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
+// slot returns the line of client c, from 1 to the pool's number of clients.
 func (h *header) slot(c rdma.ClientID) *slot {
 	return (*slot)(unsafe.Add(unsafe.Pointer(h), slotOffset(c)))
 }
 
-// Open returns an endpoint with a free identity. Those of workers that died without closing are not
-// free: they may own memory. The error wraps rdma.ErrFull when there is none.
+// Open returns an endpoint with a free identity. Those of workers that died without closing are
+// not free: they may own memory. The error wraps rdma.ErrFull when there is none. It takes the
+// lowest that is free. The look at the state, ahead of the lock, only saves system calls: claim
+// looks again. An identity that another process takes in between is passed over.
 func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -53,8 +56,10 @@ func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 }
 
 // claim begins a life in slot c. A crash before the state is set leaves the slot free; one behind
-// it, a dead client. The lock is taken first, and all below is written under it. The state is last,
-// and begins the life in one store. Name and pid that are there before are of no life.
+// it, a dead client. The lock is taken first, and all below is written under it. The state is
+// last, and begins the life in one store. Name and pid that are there before are of no life.
+// False: another worker has it, or had it in between. fence and stale stay as they are: the fence
+// is of an earlier life.
 func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	ok, err := f.lives.take(c)
 	if !ok || err != nil {
@@ -76,6 +81,9 @@ func (f *Fabric) claim(c rdma.ClientID, name string) (bool, error) {
 	return true, nil
 }
 
+// The caller holds mu, has counted the user, and has begun the life in s. joined is the epoch
+// that is current by then: verbs of a worker that was just opened are refused by the fence of any
+// later one.
 func (f *Fabric) endpoint(c rdma.ClientID, s *slot) *Endpoint {
 	e := &Endpoint{
 		fabric: f, id: c, slot: s, lost: make([]error, f.g.Nodes), members: f.head.members[:f.g.Nodes],
@@ -95,7 +103,7 @@ func (f *Fabric) endpoint(c rdma.ClientID, s *slot) *Endpoint {
 }
 
 // Peek returns an endpoint without an identity: it has a slot of its own that no other process
-// sees. Nothing fences it off, and nothing waits for its READs.
+// sees. Nothing fences it off, and nothing waits for its READs. The error wraps rdma.ErrClosed.
 func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
 	e, err := f.nameless(name)
 	if err != nil {
@@ -105,6 +113,7 @@ func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
 }
 
 // Tell returns an endpoint like Peek's that may write behind the store's memory: see rdma.Teller.
+// Its WRITEs there are not fenced off either.
 func (f *Fabric) Tell(name string) (rdma.Endpoint, error) {
 	e, err := f.nameless(name)
 	if err != nil {
@@ -113,7 +122,8 @@ func (f *Fabric) Tell(name string) (rdma.Endpoint, error) {
 	return rdma.ReadOnlyBelow(e, f.Size()), nil
 }
 
-// nameless returns an endpoint without an identity.
+// nameless returns an endpoint without an identity. Its slot is of the first life, with nothing
+// fenced, and no other worker has a pointer to it.
 func (f *Fabric) nameless(name string) (_ *Endpoint, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -127,7 +137,8 @@ func (f *Fabric) nameless(name string) (_ *Endpoint, err error) {
 
 // leave ends e's life, and its tenure as master. A client that was fenced off stays listed until
 // Forget. The state is written before the lock is dropped: a process that sees the lock free, and
-// the slot in use, takes the client for dead.
+// the slot in use, takes the client for dead. A crash between the two leaves a slot that is free,
+// and a lock that the kernel drops.
 func (f *Fabric) leave(e *Endpoint) error {
 	if e.id == 0 {
 		return nil
@@ -136,6 +147,8 @@ func (f *Fabric) leave(e *Endpoint) error {
 	return f.lives.drop(e.id)
 }
 
+// endLife ends the tenure before the identity becomes free: else a successor would be taken for
+// the master. Of a client that was fenced off the state stays, so that it is listed as dead.
 func (f *Fabric) endLife(e *Endpoint) {
 	defer f.guard(nil)() // of a pool that was truncated there is nothing to leave
 	f.head.endTenure(e.id)
@@ -157,6 +170,8 @@ func (f *Fabric) Clients() (all []rdma.Client) {
 			continue
 		}
 		held, err := f.lives.held(c)
+		// A client of which the kernel does not tell counts as alive: to recover what a live one
+		// owns does harm.
 		held = held || err != nil
 		if !held && atomic.LoadUint64(&s.state) != state {
 			continue // it has just left, and did not die
@@ -181,6 +196,7 @@ func printable(name []byte) string {
 	}, strings.ToValidUTF8(string(name), "?"))
 }
 
+// Identity 0, which is the lock of the configuration, is none. The error wraps rdma.ErrAccess.
 func (g Geometry) known(c rdma.ClientID) error {
 	if c < 1 || int(c) > g.Clients {
 		return fmt.Errorf("pool has clients 1 to %d: %w", g.Clients, rdma.ErrAccess)
@@ -190,7 +206,8 @@ func (g Geometry) known(c rdma.ClientID) error {
 
 // Revoke fences a client off. A process that was stopped in the midst of a Post keeps it from
 // returning nil: after 10 s the error wraps rdma.ErrTimeout, and the client is fenced off all the
-// same.
+// same. A slot that is free has no holder to fence off. When it returns nil, no verb of the
+// client can land any more, and its rings have ended.
 func (f *Fabric) Revoke(c rdma.ClientID) (err error) {
 	defer f.guard(&err)()
 	if err := f.g.known(c); err != nil {
@@ -203,7 +220,8 @@ func (f *Fabric) Revoke(c rdma.ClientID) (err error) {
 	return f.revoke(c, life(state))
 }
 
-// RevokeLife fences off the holder that Clients described.
+// RevokeLife fences off the holder that Clients described. It does no harm to a later holder: the
+// fence is compared with lives. It may wait for the Post of that one, which changes nothing.
 func (f *Fabric) RevokeLife(c rdma.Client) (err error) {
 	defer f.guard(&err)()
 	if err := f.g.known(c.ID); err != nil {
@@ -212,10 +230,11 @@ func (f *Fabric) RevokeLife(c rdma.Client) (err error) {
 	return f.revoke(c.ID, c.Life)
 }
 
-// The fence only grows, and is raised first: behind it either the client sees it in enter, or drain
-// sees the client's busy word. A crash in between leaves a client that posts nothing more, and
-// perhaps one Post that is still landing: a process that goes on has to call it again. Rings are
-// ended behind the drain.
+// The fence only grows, and is raised first: behind it either the client sees it in enter, or
+// drain sees the client's busy word. A crash in between leaves a client that posts nothing more,
+// and perhaps one Post that is still landing: a process that goes on has to call it again. Rings
+// are ended behind the drain. A call that timed out may be repeated: all that it does then
+// is to wait.
 func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
 	s := f.head.slot(c)
 	for old := atomic.LoadUint64(&s.fence); old < life; old = atomic.LoadUint64(&s.fence) {
@@ -229,7 +248,9 @@ func (f *Fabric) revoke(c rdma.ClientID, life uint64) error {
 
 // drain waits until the verbs that c is executing are over, or the kernel says that c is gone: it
 // drops a process's locks only when the last of its threads has ended. It waits for one Post at
-// most: a busy word that has changed is of a later one, which enter has checked against the fence.
+// most: a busy word that has changed is of a later one, which enter has checked against the
+// fence. The pauses between its looks grow from 1 us to 1 ms. An endpoint that has no slot in the
+// mapping is not waited for.
 func (f *Fabric) drain(c rdma.ClientID) error {
 	s := f.head.slot(c)
 	turn := atomic.LoadUint64(&s.busy)
@@ -237,6 +258,7 @@ func (f *Fabric) drain(c rdma.ClientID) error {
 		return nil
 	}
 	pause := time.Microsecond
+	// The lock is asked for in each turn: a worker that was killed since changes no busy word.
 	for until := now() + patience; now() < until; pause = min(2*pause, time.Millisecond) {
 		if atomic.LoadUint64(&s.busy) != turn {
 			return nil
@@ -249,10 +271,11 @@ func (f *Fabric) drain(c rdma.ClientID) error {
 	return fmt.Errorf("client %d has been in one Post for %v: %w", c, patience, rdma.ErrTimeout)
 }
 
-// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of it
-// is left. No life begins in the slot meanwhile, since that takes the lock that is held here. The
-// tenure ends before the state is written: see endTenure. A crash between the two leaves the
-// identity listed, without a tenure.
+// Forget frees the identity of a client that died, or was fenced off and closed, once nothing of
+// it is left. No life begins in the slot meanwhile, since that takes the lock that is held here.
+// The tenure ends before the state is written: see endTenure. A crash between the two leaves the
+// identity listed, without a tenure. A slot of another life is left alone, and that is no error:
+// it was forgotten before. The error wraps rdma.ErrHeld while the holder is attached.
 func (f *Fabric) Forget(c rdma.Client) (err error) {
 	defer f.guard(&err)()
 	if err := f.g.known(c.ID); err != nil {

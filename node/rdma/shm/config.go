@@ -15,7 +15,14 @@ import (
 // Version v is the half v%2 of the configuration's memory: the next one is written to the other
 // half, and then the word is replaced. So a crash leaves the old version whole, or the new one.
 // Writers hold the lock of identity 0, which is no client's, and which the kernel drops when the
-// process dies: a writer that is slow does not write to a half that is in use by then.
+// process dies: a writer that is slow does not write to a half that is in use by then. The lock's
+// byte is at the place of a slot 0, which is in the unused end of the header: Remove does not
+// look at it. The version has 32 bits, which no pool uses up.
+//
+// A swap, under the lock:
+//
+//	the other half   content, and then length: no reader uses it, since the word does not name it
+//	the word         a CAS to the next version: from here on readers use that half
 type configWord uint64
 
 const tenureShift = 32
@@ -23,18 +30,20 @@ const tenureShift = 32
 func (w configWord) tenure() uint64  { return uint64(w >> tenureShift) }
 func (w configWord) version() uint64 { return uint64(uint32(w)) }
 
-// next is w with the next version.
+// next is w with the next version. The tenure stays.
 func (w configWord) next() configWord { return w&^(1<<tenureShift-1) | configWord(uint32(w)+1) }
 
 func (h *header) configWord() configWord { return configWord(atomic.LoadUint64(&h.config)) }
 
-// half returns where a version of the configuration lies, and its length.
+// half returns where a version of the configuration lies, and its length. n points to the length
+// of what is there, in bytes. It is the file's word: readers bound it.
 func (h *header) half(g Geometry, version uint64) (p unsafe.Pointer, n *uint64) {
 	i := version % 2
 	return unsafe.Add(unsafe.Pointer(h), g.config()+i*rdma.MaxConfig), &h.configBytes[i]
 }
 
-// Config returns the store's configuration.
+// Config returns the store's configuration. It may wrap rdma.ErrClosed, ErrTruncated or
+// rdma.ErrFull, as all that touches the mapping may: see fault.
 func (f *Fabric) Config() (c rdma.Config, err error) {
 	release, err := f.use()
 	if err != nil {
@@ -50,6 +59,8 @@ func (f *Fabric) Config() (c rdma.Config, err error) {
 func (h *header) loadConfig(g Geometry) rdma.Config {
 	buf := make([]byte, rdma.MaxConfig)
 	for { // ends: each turn but the last sees two swaps
+		// The half is that of the version which this word names, read before its length and its
+		// content.
 		w := h.configWord()
 		if w.version() == 0 {
 			return rdma.Config{}
@@ -58,6 +69,7 @@ func (h *header) loadConfig(g Geometry) rdma.Config {
 		data := buf[:min(atomic.LoadUint64(n), rdma.MaxConfig)] // another user may have written any length
 		memcopy.Load(data, p)
 		var order uint64
+		// The second look at the word stays behind the copy.
 		memcopy.Next(&order)
 		if h.configWord().version() == w.version() {
 			return rdma.Config{Version: w.version(), Data: bytes.Clone(data)}
@@ -66,7 +78,10 @@ func (h *header) loadConfig(g Geometry) rdma.Config {
 }
 
 // SwapConfig replaces the store's configuration. A process that was stopped in the midst of it
-// keeps others from replacing it: after 10 s the error wraps rdma.ErrTimeout.
+// keeps others from replacing it: after 10 s the error wraps rdma.ErrTimeout. The version is that
+// which r's holder has read: false says that another one is in place. The error wraps
+// rdma.ErrStale when the tenure is not the last that began, and rdma.ErrMessageSize when data is
+// too long.
 func (f *Fabric) SwapConfig(r rdma.Role, version uint64, data []byte) (ok bool, err error) {
 	err = rdma.CheckConfig(data)
 	if err == nil {
@@ -99,6 +114,9 @@ func (f *Fabric) swapConfig(tenure, version uint64, data []byte) (_ bool, err er
 		return false, nil
 	}
 	if w.tenure() == tenure && tenure != 0 {
+		// Content and length are in place before the word names them. A reader that still copies
+		// the version before this one from here finds that another one is in place, behind its
+		// copy.
 		p, n := f.head.half(f.g, version+1)
 		memcopy.Store(p, data)
 		atomic.StoreUint64(n, uint64(len(data)))
@@ -109,7 +127,9 @@ func (f *Fabric) swapConfig(tenure, version uint64, data []byte) (_ bool, err er
 	return false, fmt.Errorf("the tenure of epoch %d has begun: %w", f.head.configWord().tenure(), rdma.ErrStale)
 }
 
-// lockConfig takes the lock under which the configuration is replaced.
+// lockConfig takes the lock under which the configuration is replaced. It looks every configPace,
+// for patience at most, and then fails with rdma.ErrTimeout. The caller gives it back by
+// lives.drop(0); so does the kernel when the process dies.
 func (f *Fabric) lockConfig() error {
 	for until := now() + patience; ; {
 		ok, err := f.lives.take(0)
@@ -123,8 +143,10 @@ func (f *Fabric) lockConfig() error {
 	}
 }
 
-// claimConfig has no tenure before that one replace the configuration any more. It is called before
-// a tenure is told that it has begun: see draw.
+// claimConfig has no tenure before that one replace the configuration any more. It is called
+// before a tenure is told that it has begun: see draw. It ends: each turn but the last sees a
+// swap, or a later tenure. The version stays. A crash ahead of it leaves a tenure that was never
+// told of.
 func (h *header) claimConfig(tenure uint64) {
 	for w := h.configWord(); w.tenure() < tenure; w = h.configWord() {
 		atomic.CompareAndSwapUint64(&h.config, uint64(w), tenure<<tenureShift|w.version())
@@ -135,7 +157,8 @@ func (h *header) claimConfig(tenure uint64) {
 // write one.
 const configPace = time.Millisecond
 
-// AwaitConfig waits for another configuration.
+// AwaitConfig waits for another configuration. It looks every configPace. After the given time
+// the error wraps rdma.ErrTimeout; Close of the fabric ends it with rdma.ErrClosed.
 func (f *Fabric) AwaitConfig(version uint64, within time.Duration) (c rdma.Config, err error) {
 	for until := now() + within; ; {
 		if c, err = f.configUnless(version); err != nil || c.Version != version {
@@ -152,7 +175,8 @@ func (f *Fabric) AwaitConfig(version uint64, within time.Duration) (c rdma.Confi
 	}
 }
 
-// configUnless returns the configuration, of which only the version if it is that.
+// configUnless returns the configuration, of which only the version if it is that. So a look that
+// finds nothing new copies nothing.
 func (f *Fabric) configUnless(version uint64) (c rdma.Config, err error) {
 	release, err := f.use()
 	if err != nil {
@@ -166,7 +190,8 @@ func (f *Fabric) configUnless(version uint64) (c rdma.Config, err error) {
 	return f.head.loadConfig(f.g), nil
 }
 
-// use keeps the pool mapped until release is called.
+// use keeps the pool mapped until release is called. An AwaitConfig of another goroutine may be
+// under way when Close is called: the last of the two unmaps. The error wraps rdma.ErrClosed.
 func (f *Fabric) use() (release func(), err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

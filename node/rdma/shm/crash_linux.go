@@ -22,6 +22,10 @@ func (f *Fabric) CrashClient(c rdma.Client, step rdma.Step) error {
 	return nil
 }
 
+// The number in the slot is any that a process wrote, and may be another process's by now. So it
+// is turned into a descriptor first, and then the kernel is asked: whether that process holds the
+// lock, and whether the life is the one that is meant. What is killed is what the descriptor
+// stands for.
 func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 	defer f.guard(&err)()
 	if err := f.g.known(c.ID); err != nil {
@@ -56,6 +60,8 @@ func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 		return err
 	}
 	if step != "" {
+		// From the word that was read: a slot that has changed hands, or another order, makes it
+		// fail.
 		if !atomic.CompareAndSwapUint64(&s.pid, word, uint64(stepOrder(step))<<orderShift|uint64(pid)) {
 			return fmt.Errorf("another process gave it an order: %w", rdma.ErrTimeout)
 		}
@@ -64,6 +70,7 @@ func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 	if err := unix.PidfdSendSignal(process, unix.SIGKILL, nil, 0); err != nil {
 		return fmt.Errorf("kill process %d: %w", pid, err)
 	}
+	// So when it returns nil, no verb of the client lands any more.
 	for until := now() + patience; now() < until; time.Sleep(time.Millisecond) { // until the kernel has let go of it
 		if held, err := f.lives.held(c.ID); err != nil || !held {
 			return err
@@ -72,7 +79,8 @@ func (f *Fabric) crash(c rdma.Client, step rdma.Step) (err error) {
 	return fmt.Errorf("process %d did not end: %w", pid, rdma.ErrTimeout)
 }
 
-// die ends this process as a crash would.
+// die ends this process as a crash would. It never returns. No deferred function runs, and
+// nothing is closed.
 func die() {
 	_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
 	select {} // the signal is on its way

@@ -14,4 +14,5 @@ func (f *Fabric) CrashClient(c rdma.Client, _ rdma.Step) error {
 	return fmt.Errorf("crash client %d: %w", c.ID, rdma.ErrNotSupported)
 }
 
+// 137 is how a shell reports a SIGKILL.
 func die() { os.Exit(137) }

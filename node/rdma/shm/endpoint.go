@@ -15,7 +15,11 @@ import (
 	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
-// Endpoint is one worker's way to the pool. Its verbs are executed inside Post.
+// Endpoint is one worker's way to the pool. Its verbs are executed inside Post. It is not safe
+// for concurrent use, as every rdma.Queue. slot, members and memory point into the mapping, which
+// stays until Close: see Fabric.users. One without an identity has a slot in this process's heap,
+// which no fence reaches. Memory of node n is at memory + n*stride, and size bytes of it are
+// registered.
 type Endpoint struct {
 	rdma.Base
 	fabric *Fabric
@@ -52,7 +56,8 @@ var (
 // Client returns the worker's identity.
 func (e *Endpoint) Client() rdma.ClientID { return e.id }
 
-// Life tells the worker from others that had its identity.
+// Life tells the worker from others that had its identity. It is one more than that of the last
+// holder, and known from the slot's state at Open.
 func (e *Endpoint) Life() uint64 { return e.life }
 
 // Post executes the batch. Once the worker is fenced off each op fails with an error wrapping
@@ -66,9 +71,11 @@ func (e *Endpoint) Post(b *rdma.Batch) error {
 	}
 	e.Posted(b)
 	at := entering
+	// A mem: pool needs no guard: see guard.
 	if !e.fabric.faults {
 		e.run(b, &at)
 	}
+	// Each turn goes on behind the op that a fault has ended.
 	for e.fabric.faults && at <= b.Len() {
 		at = e.runGuarded(b, at)
 	}
@@ -83,6 +90,7 @@ const entering = -1
 // number of ops while it leaves; behind that it is done.
 func (e *Endpoint) run(b *rdma.Batch, at *int) {
 	if *at == entering {
+		// Before enter, so that a crash on order looks as if the batch had not been posted.
 		e.crashAt(b.Step())
 		if err := e.enter(); err != nil {
 			e.refuse(b, err)
@@ -98,8 +106,10 @@ func (e *Endpoint) run(b *rdma.Batch, at *int) {
 
 // execute runs the ops of b from *at on; *at is the one that is running. Verbs of a batch run in
 // the order in which they were posted, to different nodes, too, which is more than a fabric
-// promises. A WRITE is copied word by word in ascending order, and other processes may see any part
-// of it. What keeps one verb behind another on this processor is memcopy.Settle and memcopy.Next.
+// promises. A WRITE is copied word by word in ascending order, and other processes may see any
+// part of it. What keeps one verb behind another on this processor is memcopy.Settle and
+// memcopy.Next. On amd64 only a READ behind a WRITE needs a barrier, since a load may pass
+// earlier stores: wrote says that there was one.
 func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 	wrote := false
 	for ; *at < b.Len(); *at++ {
@@ -116,6 +126,8 @@ func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 		}
 		switch op.Verb {
 		case rdma.Read:
+			// The sum goes to a word that is the endpoint's own, or the compiler would drop the
+			// loads.
 			if len(op.Buf) > memcopy.Wide {
 				e.own += memcopy.Touch(p, len(op.Buf))
 			}
@@ -133,9 +145,11 @@ func (e *Endpoint) execute(b *rdma.Batch, at *int) {
 	}
 }
 
-// runGuarded is run on a file: see guard. It stops at the op that a fault befalls, which fails, and
-// returns where to go on; a WRITE may have reached the pages before. A fault on the way in fails
-// all of them: the pool's first pages are always backed, so that its file was truncated.
+// runGuarded is run on a file: see guard. It stops at the op that a fault befalls, which fails,
+// and returns where to go on; a WRITE may have reached the pages before. A fault on the way in
+// fails all of them: the pool's first pages are always backed, so that its file was truncated.
+// SetPanicOnFault is of the goroutine, and so is put back behind each turn. A panic that is no
+// fault of the mapping goes on: see fault.
 func (e *Endpoint) runGuarded(b *rdma.Batch, from int) (at int) {
 	before := debug.SetPanicOnFault(true)
 	defer func() {
@@ -161,8 +175,18 @@ func (e *Endpoint) runGuarded(b *rdma.Batch, from int) (at int) {
 // enter announces that verbs are about to run and reports whether they may. The announcement is
 // sequentially consistent: either Revoke or Fence sees it and waits, or it is seen here that they
 // came first. It needs no lease: memory and processes are of one machine, and a process is gone
-// only when the kernel says so.
+// only when the kernel says so. With an error busy is even again, and no verb was executed.
+//
+// Either the worker sees that it is fenced off, or it is waited for:
+//
+//	worker                            Revoke, Fence
+//	busy becomes odd                  fence, or stale, is raised
+//	looks at fence and stale          looks at busy
+//	verbs, unless it is fenced off    odd: waits until it changes, or the lock is free
+//	busy becomes even                 returns nil
 func (e *Endpoint) enter() error {
+	// The store first, and then the loads. With the loads first, a fence that is raised in
+	// between would find busy even, and the verbs would run behind it.
 	atomic.StoreUint64(&e.slot.busy, e.turn+1)
 	if atomic.LoadUint64(&e.slot.fence) < e.life && atomic.LoadUint64(&e.slot.stale) <= e.joined {
 		return nil
@@ -184,20 +208,24 @@ func (e *Endpoint) barred() error {
 }
 
 // All that the verbs stored is visible before busy is even again: what drain lets go on behind it
-// sees that.
+// sees that. turn grows by 2 with each entry, refused ones included: drain tells a later Post
+// from the one that it waits for.
 func (e *Endpoint) leave() {
 	e.turn += 2
 	memcopy.Release(&e.slot.busy, e.turn)
 	runtime.KeepAlive(e) // and with it the mapping
 }
 
+// refuse fails all ops of a batch of which none is executed.
 func (e *Endpoint) refuse(b *rdma.Batch, err error) {
 	for i := range b.Len() {
 		b.Op(i).Fail(err)
 	}
 }
 
-// locate returns where op's memory is mapped, or nil when op has failed.
+// locate returns where op's memory is mapped, or nil when op has failed. A node that is marked
+// dead while a batch runs fails the ops behind the mark: each op looks anew. One comparison finds
+// the verbs that have no place in memory: SEND and APPEND follow FetchAdd, and 0 wraps around.
 func (e *Endpoint) locate(op *rdma.Op) unsafe.Pointer {
 	node, off, n := op.Addr.Node(), op.Addr.Offset(), uint64(op.Len())
 	if node >= len(e.lost) || e.lost[node] != nil || isDown(atomic.LoadUint64(&e.members[node])) ||
@@ -210,7 +238,8 @@ func (e *Endpoint) locate(op *rdma.Op) unsafe.Pointer {
 
 // fail records why op cannot run, or sends a message, or appends: a SEND and an APPEND are at no
 // place in memory. A breach of the rules of access takes the connection to the node down, as it
-// would a queue pair.
+// would a queue pair. The order of its cases is that of what is said: an op at a node of which
+// the connection is down says why that is, also when it strays itself.
 func (e *Endpoint) fail(op *rdma.Op) {
 	node := op.Addr.Node()
 	if node >= len(e.lost) {
@@ -250,7 +279,7 @@ func (e *Endpoint) fail(op *rdma.Op) {
 // switch by far.
 const yieldEvery = 32
 
-// Wait returns at once: what was posted is complete.
+// Wait returns at once: what was posted is complete. It never fails.
 func (e *Endpoint) Wait(b *rdma.Batch, _ int, _ time.Duration) error {
 	e.Waited(b)
 	if e.waits++; e.waits%yieldEvery == 0 {
@@ -261,7 +290,8 @@ func (e *Endpoint) Wait(b *rdma.Batch, _ int, _ time.Duration) error {
 
 // Close gives the identity back, unless it was fenced off: then what it owned waits for recovery,
 // and Forget. Rings end first, then the life, and then this use of the mapping: what others may
-// still write to stays mapped.
+// still write to stays mapped. A second Close does nothing. A crash in the midst leaves a dead
+// client, or a free slot.
 func (e *Endpoint) Close() error {
 	if e.closed {
 		return nil

@@ -18,7 +18,9 @@ func (e *Endpoint) Now() time.Duration { return now() }
 // to stop.
 func (e *Endpoint) Sleep(d time.Duration) { e.sleeper.Sleep(d, e.fabric.stop) }
 
-// Host starts a task beside a memory node of this process.
+// Host starts a task beside a memory node of this process. There are no nodes' processes here, so
+// that the task is like any other. The error wraps rdma.ErrNotSupported on a file, of which the
+// nodes are no process's own, rdma.ErrAccess when there is no such node, and rdma.ErrClosed.
 func (f *Fabric) Host(node int, name string, work func(rdma.Endpoint)) error {
 	switch {
 	case f.faults:

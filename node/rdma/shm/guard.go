@@ -17,8 +17,9 @@ import (
 //
 //	defer f.guard(&err)()
 //
-// ahead of what touches the mapping. With nil in place of &err the fault has no effect but that the
-// function returns its named results as they are.
+// ahead of what touches the mapping. With nil in place of &err the fault has no effect but that
+// the function returns its named results as they are. Guards nest. A mem: pool has none: all of
+// it is backed when it is touched. What was stored before the fault stays.
 func (f *Fabric) guard(err *error) (end func()) {
 	if !f.faults {
 		return func() {}
@@ -40,10 +41,13 @@ func (f *Fabric) guard(err *error) (end func()) {
 // tasks learn that they have to return.
 func (f *Fabric) fault(r any) error {
 	if e, ok := r.(interface{ Addr() uintptr }); ok {
+		// Elsewhere it is a bug, and ends the process as it would without a guard.
 		if uint64(e.Addr()-uintptr(unsafe.Pointer(f.head))) < f.g.size() {
 			if f.closing.Load() {
 				return fmt.Errorf("%s: %w", f.name, rdma.ErrClosed)
 			}
+			// A truncation shows in the file's length. What is left is a page for which there was
+			// no memory.
 			if !f.backing.whole(f.g.size()) {
 				return fmt.Errorf("%s: %w", f.name, ErrTruncated)
 			}

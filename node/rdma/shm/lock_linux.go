@@ -14,17 +14,20 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// fileLives are locks on the bytes of the clients' slots. They belong to an open file description,
-// so that the kernel drops them when the last thread of the process has ended, whatever killed it;
-// and so that probing needs a second description, since locks of the same one never conflict.
+// fileLives are locks on the bytes of the clients' slots. They belong to an open file
+// description, so that the kernel drops them when the last thread of the process has ended,
+// whatever killed it; and so that probing needs a second description, since locks of the same one
+// never conflict. The mapping, too, refers to the description of file. So a lock lasts until no
+// thread is left that could store to the mapping. The files are closed on exec: a child that had
+// the description would keep the locks of its parent when that dies.
 type fileLives struct {
 	own   ownLives
 	file  *os.File // holds the locks
 	probe *os.File // looks at them
 }
 
-// lockRange tries to lock n bytes at off for f's description; false: another description has one of
-// them.
+// lockRange tries to lock n bytes at off for f's description; false: another description has one
+// of them. It does not wait. Locks are on numbers of bytes: nothing is written there.
 func lockRange(f *os.File, off, n int64) (bool, error) {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: off, Len: n}
 	switch err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l); {
@@ -37,6 +40,7 @@ func lockRange(f *os.File, off, n int64) (bool, error) {
 	}
 }
 
+// unlockRange gives back what lockRange got. Bytes that are not locked are no error.
 func unlockRange(f *os.File, off, n int64) error {
 	l := unix.Flock_t{Type: unix.F_UNLCK, Whence: io.SeekStart, Start: off, Len: n}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLK, &l); err != nil {
@@ -45,7 +49,8 @@ func unlockRange(f *os.File, off, n int64) error {
 	return nil
 }
 
-// rangeLocked reports whether a description other than f's has locked one of n bytes at off.
+// rangeLocked reports whether a description other than f's has locked one of n bytes at off. It
+// takes no lock, and so disturbs no process that tries to.
 func rangeLocked(f *os.File, off, n int64) (bool, error) {
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: off, Len: n}
 	if err := unix.FcntlFlock(f.Fd(), unix.F_OFD_GETLK, &l); err != nil {
@@ -55,6 +60,7 @@ func rangeLocked(f *os.File, off, n int64) (bool, error) {
 }
 
 // Locks of one description never conflict, so that own keeps apart the workers of this process.
+// take begins c's life if neither a worker of this process nor another description has the lock.
 func (l *fileLives) take(c rdma.ClientID) (bool, error) {
 	if ok, _ := l.own.take(c); !ok {
 		return false, nil
@@ -75,13 +81,16 @@ func (l *fileLives) drop(c rdma.ClientID) error {
 }
 
 // It looks through the other description, which sees locks of this process's own workers, too.
+// held reports whether any process has the lock. An error leaves that open.
 func (l *fileLives) held(c rdma.ClientID) (bool, error) {
 	return rangeLocked(l.probe, slotOffset(c), 1)
 }
 
 // mustHold returns an error wrapping ErrForeign unless a process has an open file that holds the
 // lock of client c. The number in the slot is what some process wrote; this is what the kernel
-// says.
+// says. It reads the descriptors of the process one by one, and so is no snapshot: the caller
+// looks at the lock once more behind it. It needs the right to look at that process: that of the
+// same user, or root's.
 func (l *fileLives) mustHold(pid int, c rdma.ClientID) error {
 	folder := fmt.Sprintf("/proc/%d/fd", pid)
 	entries, err := os.ReadDir(folder)
@@ -92,6 +101,7 @@ func (l *fileLives) mustHold(pid int, c rdma.ClientID) error {
 	if err != nil {
 		return err
 	}
+	// A client's lock is on one byte: first and last are the same.
 	at := strconv.FormatInt(slotOffset(c), 10)
 	for _, e := range entries {
 		if st, err := os.Stat(filepath.Join(folder, e.Name())); err != nil || !os.SameFile(st, mine) {
@@ -113,4 +123,5 @@ func (l *fileLives) mustHold(pid int, c rdma.ClientID) error {
 		c, ErrForeign)
 }
 
+// close drops all locks that are left, with the files.
 func (l *fileLives) close() error { return errors.Join(l.file.Close(), l.probe.Close()) }

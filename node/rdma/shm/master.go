@@ -12,10 +12,21 @@ import (
 // anew.
 const MaxLease = time.Minute
 
+// A tenure, by the words that it changes:
+//
+//	TryMaster  raises the fence of the last owner, if that is another client, and waits for it;
+//	           role: owner and end; epoch: one more; config: the epoch, so that it may swap
+//	Renew      role: the same owner, a later end
+//	Resign     role: 0; so do the Close of the owner's endpoint, and Forget
+//	a crash    leaves role as it is, which another TryMaster replaces behind its end
+
 // The role is one word, so that it changes hands in one CAS: owner in the upper 16 bits,
-// microseconds in the lower 48.
+// microseconds in the lower 48. 48 bits of microseconds are nine years since the machine was
+// started. Times compare between all processes of the machine, since realtime.Now is the
+// machine's own.
 const untilBits = 48
 
+// What is below a microsecond is cut off.
 func roleWord(r rdma.Role) uint64 {
 	return uint64(r.Owner)<<untilBits | uint64(r.Until/time.Microsecond)
 }
@@ -27,7 +38,9 @@ func roleOf(word uint64) rdma.Role {
 	}
 }
 
-// Master returns the role of the pool's master, and for how long yet; false: there is none.
+// Master returns the role of the pool's master, and for how long yet; false: there is none. The
+// word and the epoch are read one after the other: between the two another tenure may begin, so
+// that they may be of different ones. Of a pool that was truncated there is none.
 func (f *Fabric) Master() (r rdma.Role, left time.Duration, ok bool) {
 	defer f.guard(nil)()
 	r = roleOf(atomic.LoadUint64(&f.head.role))
@@ -40,7 +53,8 @@ func (f *Fabric) Master() (r rdma.Role, left time.Duration, ok bool) {
 // client is master, and the role names it and the time until when it is. A crash between fencing
 // off the last master and the CAS leaves that master's word, and the next candidate fences it off
 // again. The CAS decides between candidates. The last master is fenced off before it, so that no
-// two are at work.
+// two are at work. An owner that was master last, and is again, does not fence itself off. The
+// wait for the last one's Post takes patience at most; its error leaves the role as it was.
 func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (_ rdma.Role, _ bool, err error) {
 	defer f.guard(&err)()
 	if err := f.g.lease(owner, lease); err != nil {
@@ -64,9 +78,10 @@ func (f *Fabric) TryMaster(owner rdma.ClientID, lease time.Duration) (_ rdma.Rol
 	return r, ok, nil
 }
 
-// fenceLast fences off the master that has the role in that word, and not the present holder of its
-// identity. An identity changes hands only behind the end of its tenure, so that the life read
-// before the role is seen unchanged is the master's.
+// fenceLast fences off the master that has the role in that word, and not the present holder of
+// its identity. An identity changes hands only behind the end of its tenure, so that the life
+// read before the role is seen unchanged is the master's. The error wraps rdma.ErrTimeout when a
+// Post of the master's has not ended in time.
 func (f *Fabric) fenceLast(role uint64) error {
 	owner := roleOf(role).Owner
 	if err := f.g.known(owner); err != nil {
@@ -87,9 +102,11 @@ func (h *header) endTenure(c rdma.ClientID) {
 	}
 }
 
-// draw gives a tenure that has begun its epoch. One counts only if it was drawn while the role was
-// still held, as the second look proves: then epochs have the order of tenures. A crash before
-// wastes the lease, no more.
+// draw gives a tenure that has begun its epoch. One counts only if it was drawn while the role
+// was still held, as the second look proves: then epochs have the order of tenures. A crash
+// before wastes the lease, no more. Epochs that are drawn in vain are left out. The configuration
+// is claimed before the caller learns that it is master. So no swap of an earlier tenure succeeds
+// behind that.
 func (f *Fabric) draw(r rdma.Role) (rdma.Role, bool) {
 	r.Epoch = atomic.AddUint64(&f.head.epoch, 1)
 	if word := atomic.LoadUint64(&f.head.role); word != roleWord(r) || now() >= r.Until {
@@ -99,9 +116,10 @@ func (f *Fabric) draw(r rdma.Role) (rdma.Role, bool) {
 	return r, true
 }
 
-// Renew prolongs a tenure; false: it is over, and another client may be master. The CAS is from the
-// word of this tenure, with its end: an owner that stalled behind the end, and was succeeded, finds
-// another word. An owner of which the time is over does not try.
+// Renew prolongs a tenure; false: it is over, and another client may be master. The CAS is from
+// the word of this tenure, with its end: an owner that stalled behind the end, and was succeeded,
+// finds another word. An owner of which the time is over does not try. The epoch stays. A lease
+// begins when it is renewed, and does not add to what is left.
 func (f *Fabric) Renew(r rdma.Role, lease time.Duration) (_ rdma.Role, _ bool, err error) {
 	defer f.guard(&err)()
 	if err := f.g.lease(r.Owner, lease); err != nil {
@@ -121,6 +139,9 @@ func (f *Fabric) Resign(r rdma.Role) {
 	atomic.CompareAndSwapUint64(&f.head.role, roleWord(r), 0)
 }
 
+// lease checks a tenure's owner and its length: at least a microsecond, the unit of the word, and
+// MaxLease at most, by which a word of before the machine's start is told. The error wraps
+// rdma.ErrAccess.
 func (g Geometry) lease(owner rdma.ClientID, lease time.Duration) error {
 	if err := g.known(owner); err != nil {
 		return fmt.Errorf("make client %d master: %w", owner, err)

@@ -16,6 +16,8 @@ func NewMem(g Geometry, h rdma.Handler) (*Fabric, error) {
 	if err := g.check(); err != nil {
 		return nil, fmt.Errorf("make mem: pool: %w", err)
 	}
+	// MAP_NORESERVE: a pool may be larger than the machine's memory as long as less of it is
+	// touched.
 	m, err := unix.Mmap(-1, 0, int(g.size()), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
 	if err != nil {
@@ -25,7 +27,8 @@ func NewMem(g Geometry, h rdma.Handler) (*Fabric, error) {
 	return newFabric("mem:", g, m, &ownLives{of: map[rdma.ClientID]bool{}}, anonymous{}, h), nil
 }
 
-// ownLives are those of one process's clients: they end by Close alone.
+// ownLives are those of one process's clients: they end by Close alone. of has those that are
+// held, 0 for the configuration's lock among them. mu guards it. No method waits, or fails.
 type ownLives struct {
 	mu sync.Mutex
 	of map[rdma.ClientID]bool
@@ -56,7 +59,8 @@ func (l *ownLives) held(c rdma.ClientID) (bool, error) {
 
 func (l *ownLives) close() error { return nil }
 
-// anonymous memory is backed when it is touched.
+// anonymous memory is backed when it is touched. A machine without memory ends the process then:
+// there is no error to return.
 type anonymous struct{}
 
 func (anonymous) commit(_, _ uint64) error { return nil }

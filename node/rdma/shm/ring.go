@@ -16,14 +16,24 @@ import (
 // defaultMTU is the payload of a packet of most RNICs, at the most.
 const defaultMTU = 4096
 
-// rings are those of a fabric.
+// rings are those of a fabric. A ring is in it from OpenRing to Close, and its number at its node
+// is taken as long.
 type rings struct {
 	sync.RWMutex
 	at map[rdma.RingAddr]*ring
 }
 
 // ring is a worker's. Senders are other goroutines: each takes a place under mu, and fills it in
-// without.
+// without. It is for mem: pools: memory and senders are of one process. An APPEND takes this way,
+// inside the sender's Post:
+//
+//	land   finds the ring, and cuts the entry into blocks of MTU bytes
+//	place  gives the next block its place, under mu
+//	       the block is copied, without mu
+//	Landed says that it can land no more, and lets Count settle its buffer
+//
+// Blocks of one sender take their places in the order of its posts. Nothing tells the owner that
+// one has landed: it reads its buffers.
 type ring struct {
 	e    *Endpoint
 	addr rdma.RingAddr
@@ -36,7 +46,8 @@ type ring struct {
 	closed bool
 }
 
-// Rings returns what a pool of one process promises of rings.
+// Rings returns what a pool of one process promises of rings. The error wraps
+// rdma.ErrNotSupported on a file. There is one stream: rdma.RingPromises.Streams is 0.
 func (e *Endpoint) Rings() (rdma.RingPromises, error) {
 	if e.fabric.faults {
 		return rdma.RingPromises{}, fmt.Errorf("append to rings in shared memory: %w", rdma.ErrNotSupported)
@@ -44,7 +55,9 @@ func (e *Endpoint) Rings() (rdma.RingPromises, error) {
 	return rdma.RingPromises{MTU: e.fabric.MTU, Counts: true}, nil
 }
 
-// OpenRing opens a ring.
+// OpenRing opens a ring. Errors wrap rdma.ErrExists when the number is taken at the node,
+// rdma.ErrAccess when the options are out of range, rdma.ErrRevoked or rdma.ErrStale when the
+// worker was fenced off, rdma.ErrNotSupported, and rdma.ErrClosed.
 func (e *Endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 	r, err := e.openRing(o)
 	if err != nil {
@@ -78,8 +91,12 @@ func (e *Endpoint) openRing(o rdma.RingOptions) (*ring, error) {
 	return r, nil
 }
 
+// Addr returns where to append to the ring.
 func (r *ring) Addr() rdma.RingAddr { return r.addr }
 
+// Post adds buffers to the ring, all of them or none. They lie within the node's memory, as the
+// queue checks, so that blocks need no check of their own. What they hold is overwritten from now
+// on.
 func (r *ring) Post(buffers ...rdma.Span) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -89,6 +106,8 @@ func (r *ring) Post(buffers ...rdma.Span) error {
 	return r.queue.Post(buffers, r.e.size, r.e.fabric.MTU)
 }
 
+// Count returns how far the ring is. A buffer is settled when it is full and all its blocks have
+// landed: the owner may read it without one landing under its eyes.
 func (r *ring) Count() (rdma.RingCount, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -99,7 +118,8 @@ func (r *ring) Count() (rdma.RingCount, error) {
 }
 
 // Close waits for the blocks that are being copied: their senders are in a Post, and do not stop
-// there.
+// there. It gives up after patience, with an error that wraps rdma.ErrTimeout; no block takes a
+// place any more by then, and the number is free. Again, it does nothing.
 func (r *ring) Close() error {
 	all := &r.e.fabric.rings
 	all.Lock()
@@ -115,8 +135,10 @@ func (r *ring) Close() error {
 	return nil
 }
 
-// endRings ends the rings of a client that leaves or is fenced off. A sender of which the block is
-// landing is in a Post of its own, and does not wait for this.
+// endRings ends the rings of a client that leaves or is fenced off. A sender of which the block
+// is landing is in a Post of its own, and does not wait for this. Rings of a later life of the
+// identity stay. A ring that is being opened is either found here, or its OpenRing sees the
+// fence: see openRing.
 func (f *Fabric) endRings(c rdma.ClientID, life uint64) (err error) {
 	var own []*ring
 	f.rings.RLock()
@@ -132,7 +154,8 @@ func (f *Fabric) endRings(c rdma.ClientID, life uint64) (err error) {
 	return err
 }
 
-// flying ends the ring, and returns how many blocks are being copied.
+// flying ends the ring, and returns how many blocks are being copied. closed is set each time, so
+// that the first call of Close ends it.
 func (r *ring) flying() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -140,6 +163,8 @@ func (r *ring) flying() int {
 	return r.queue.Flying()
 }
 
+// place takes the next place for a block of n bytes, which the caller has to report as landed.
+// The error wraps rdma.ErrNoRing once the ring has ended, or rdma.ErrRingDry.
 func (r *ring) place(n int) (rdma.RingPlace, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -149,7 +174,7 @@ func (r *ring) place(n int) (rdma.RingPlace, error) {
 	return r.queue.Place(n)
 }
 
-// appends executes an APPEND.
+// appends executes an APPEND. fail calls it, as it calls send.
 func (e *Endpoint) appends(op *rdma.Op) {
 	if err := e.land(op); err != nil {
 		op.Fail(err)
@@ -158,8 +183,9 @@ func (e *Endpoint) appends(op *rdma.Op) {
 
 // land copies an entry to its places, a block at a time. Between two blocks it gives way to other
 // senders at random, so that blocks come to lie apart here, too, where each copy takes no time to
-// speak of. The sender's Post is announced, so that fencing the sender off waits for its blocks. An
-// entry of which a later block finds no place has left the earlier ones.
+// speak of. The sender's Post is announced, so that fencing the sender off waits for its blocks.
+// An entry of which a later block finds no place has left the earlier ones. Errors wrap
+// rdma.ErrMessageSize, rdma.ErrNoRing and rdma.ErrRingDry.
 func (e *Endpoint) land(op *rdma.Op) error {
 	if n := len(op.Buf); n < 1 || n > rdma.MaxMessage {
 		return rdma.ErrMessageSize
@@ -171,6 +197,7 @@ func (e *Endpoint) land(op *rdma.Op) error {
 	if r == nil {
 		return rdma.ErrNoRing
 	}
+	// The ring is at the node that the op names: its address says so.
 	memory := unsafe.Add(e.memory, uint64(op.Addr.Node())*e.stride)
 	for p := op.Buf; ; {
 		n := min(len(p), e.fabric.MTU)
@@ -179,6 +206,7 @@ func (e *Endpoint) land(op *rdma.Op) error {
 			return err
 		}
 		memcopy.Store(unsafe.Add(memory, at.Offset), p[:n])
+		// Without mu: it is the one call of the queue that is safe beside others.
 		r.queue.Landed(at)
 		if p = p[n:]; len(p) == 0 {
 			return nil

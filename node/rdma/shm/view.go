@@ -26,6 +26,18 @@ func isDown(word uint64) bool { return word>>62 != 0 }
 //	bit   26       Busy
 //	bits 27 to 36  number of the change in its epoch, so that no state comes back
 //	bits 37 to 63  Epoch
+//
+// A member's word in the header has its Since and Replaces in full: see rdma.Member.Word. Of the
+// announcement only Replaces has to be whole, since Since becomes the epoch or stays.
+//
+// A master that mends the pool changes it in this order. What a crash leaves is what is done up
+// to there; the next master begins with an epoch of its own.
+//
+//	Advance    to a later epoch, busy
+//	Expel      each node that the view loses
+//	Fence      workers of earlier epochs post nothing more until they join
+//	SetMember  for each member that changes
+//	Advance    to the same epoch, idle
 type viewWord uint64
 
 const (
@@ -41,6 +53,8 @@ const (
 	numberBits  = 1<<epochShift - 1<<changeShift
 )
 
+// stateWord is the word of a state without a change. Its number begins at 0 again. That brings no
+// word of this epoch back: an epoch that is idle does not become busy again (rdma.State.Becomes).
 func stateWord(s rdma.State) viewWord {
 	w := viewWord(s.Epoch << epochShift)
 	if s.Busy {
@@ -49,11 +63,13 @@ func stateWord(s rdma.State) viewWord {
 	return w
 }
 
+// node is that of the change under way, and means nothing without one. MaxNodes fits its bits.
 func (w viewWord) epoch() uint64     { return uint64(w >> epochShift) }
 func (w viewWord) node() int         { return int(w >> nodeShift % MaxNodes) }
 func (w viewWord) state() rdma.State { return rdma.State{Epoch: w.epoch(), Busy: w&busyBit != 0} }
 
-// with announces that a node changes from one state to another one.
+// with announces that a node changes from one state to another one. from is what was read before,
+// and decides whether Since changes. w has no change under way.
 func (w viewWord) with(node int, from, to rdma.Member) viewWord {
 	w |= changeBit | viewWord(node)<<nodeShift | viewWord(to.Replaces&standsBits)
 	if to.Gone {
@@ -71,7 +87,8 @@ func (w viewWord) settled() viewWord {
 	return w&^(changeBits|numberBits) | (w+1<<changeShift)&numberBits
 }
 
-// member returns the member word that follows old.
+// member returns the member word that follows old. downBit stays: the death of a node is not the
+// view's to take back.
 func (w viewWord) member(old uint64) uint64 {
 	m := rdma.MemberOf(old)
 	m.Gone, m.Replaces = w&goneBit != 0, uint16(w&standsBits)
@@ -82,7 +99,9 @@ func (w viewWord) member(old uint64) uint64 {
 }
 
 // settledState returns the view's word without a change under way. A word of a member never comes
-// back, so that the CAS of a process that slept since it read the word fails.
+// back, so that the CAS of a process that slept since it read the word fails. A process that
+// reads a change under way does not wait for its author: it carries the change out, and so may
+// several at once. The CAS of the member lets one of them succeed; then one ends the change.
 func (h *header) settledState() viewWord {
 	for { // ends: masters change it a few times a second at most
 		w := viewWord(atomic.LoadUint64(&h.state))
@@ -94,6 +113,7 @@ func (h *header) settledState() viewWord {
 		if atomic.LoadUint64(&h.state) != uint64(w) {
 			continue // what was read may be what another one has made of it
 		}
+		// A member that has the change already was given it by another process.
 		next := w.member(old)
 		if old == next || atomic.CompareAndSwapUint64(word, old, next) {
 			atomic.CompareAndSwapUint64(&h.state, uint64(w), uint64(w.settled()))
@@ -101,7 +121,8 @@ func (h *header) settledState() viewWord {
 	}
 }
 
-// View returns the pool's view.
+// View returns the pool's view. It is a snapshot: members change only by way of the view's word,
+// which is the same before and behind the copy. After a fault it is what was read by then.
 func (f *Fabric) View() (v rdma.View) {
 	v.Members = make([]rdma.Member, f.g.Nodes)
 	defer f.guard(nil)()
@@ -121,7 +142,9 @@ func (f *Fabric) View() (v rdma.View) {
 	}
 }
 
-// Advance replaces the view's state.
+// Advance replaces the view's state. False: the view is in another state by now. It takes one
+// CAS, from a word without a change: a change that is announced in between makes it fail, and is
+// carried out first. The error wraps rdma.ErrAccess when to does not follow from.
 func (f *Fabric) Advance(from, to rdma.State) (_ bool, err error) {
 	defer f.guard(&err)()
 	if err := from.Becomes(to); err != nil {
@@ -138,8 +161,10 @@ func (f *Fabric) Advance(from, to rdma.State) (_ bool, err error) {
 	}
 }
 
-// SetMember replaces one node's state in the view. A crash behind the announcement leaves a change
-// that is carried out by the next process that looks at the view.
+// SetMember replaces one node's state in the view. A crash behind the announcement leaves a
+// change that is carried out by the next process that looks at the view. False: the view is not
+// busy in that epoch, or the member is not from. The member is read behind the view's word, and
+// the CAS is from that word: the member has not changed in between.
 func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool, err error) {
 	defer f.guard(&err)()
 	err = from.Becomes(to, epoch)
@@ -156,6 +181,7 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool
 			return false, nil
 		}
 		if atomic.CompareAndSwapUint64(&f.head.state, uint64(w), uint64(w.with(node, from, to))) {
+			// Carried out before it returns, so that the caller's next View has it.
 			f.head.settledState()
 			return true, nil
 		}
@@ -164,9 +190,11 @@ func (f *Fabric) SetMember(epoch uint64, node int, from, to rdma.Member) (_ bool
 
 // Fence makes every worker join the epoch before its next verb. Like Revoke it waits for verbs
 // being executed, and a process that was stopped in the midst of a Post keeps it from returning
-// nil: after 10 s the error wraps rdma.ErrTimeout. All words are raised before one client is waited
-// for: a client that has entered since has seen its word. A crash in between leaves clients with
-// the fence and clients without: the next master fences the epoch again.
+// nil: after 10 s the error wraps rdma.ErrTimeout. All words are raised before one client is
+// waited for: a client that has entered since has seen its word. A crash in between leaves
+// clients with the fence and clients without: the next master fences the epoch again. When
+// it returns nil, no verb of an earlier epoch can land any more. An endpoint without an identity
+// is not fenced.
 func (f *Fabric) Fence(epoch uint64) (err error) {
 	defer f.guard(&err)()
 	for c := rdma.ClientID(1); int(c) <= f.g.Clients; c++ {
@@ -183,7 +211,8 @@ func (f *Fabric) Fence(epoch uint64) (err error) {
 	return nil
 }
 
-// Expel marks a node dead for every process.
+// Expel marks a node dead for every process. The error wraps rdma.ErrStale when the epoch is
+// over, or what KillNode returns.
 func (f *Fabric) Expel(epoch uint64, node int) (err error) {
 	defer f.guard(&err)()
 	// Nothing but KillNode makes a node of shared memory fail a verb, so that what a master expels
@@ -196,7 +225,8 @@ func (f *Fabric) Expel(epoch uint64, node int) (err error) {
 }
 
 // Join makes the worker a member of the current view. The view is read before the fence is looked
-// at. So a client that was fenced off before the epoch began finds that.
+// at. So a client that was fenced off before the epoch began finds that. A fence of a later epoch
+// than the one read makes it fail with rdma.ErrStale: the caller joins again.
 func (e *Endpoint) Join() (_ rdma.View, err error) {
 	defer e.fabric.guard(&err)()
 	if e.closed || e.fabric.closing.Load() {

@@ -14,7 +14,8 @@ const (
 	PingEvery = 200 * time.Millisecond
 	// DeadAfter is after how long without a word, since the last one that was heard, a node that
 	// was asked is given up. PingEvery is far below it, and below the silence after which a node
-	// ends a connection. A machine that is busy may not run a process for a good part of a second.
+	// ends a connection. A machine that is busy may not run a process for a good part of a
+	// second. It also bounds how long Link.Keep waits for a node to let a new connection in.
 	DeadAfter = time.Second
 	// sayEvery is how soon a node is asked though it says much: one that hears nothing over a
 	// connection for three times as long ends it, and a process may do nothing but get messages.
@@ -23,8 +24,10 @@ const (
 
 // watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for
 // which this process itself stood still, since its machine was busy or it was stopped, does not
-// count: what the node said meanwhile is not read yet. A node that is given up may live, and go on
-// executing what it has got: only a fence or an expulsion says that it does not.
+// count: what the node said meanwhile is not read yet. A node that is given up may live, and go
+// on executing what it has got: only a fence or an expulsion says that it does not. An answer to
+// anything, or a message, is as good as the answer to a ping. watch runs as long as the
+// connection, in a goroutine of its own.
 func (l *Link) watch(s *stream) {
 	nc := s.nc
 	var p ping
@@ -42,9 +45,12 @@ func (l *Link) watch(s *stream) {
 		}
 		s.call() // if no worker has read for that long, the stream's goroutine has to
 		now, heard := realtime.Now(), time.Duration(l.heard.Load())
+		// A beat is PingEvery/2 away at most. What a turn takes beyond that, the process stood
+		// still.
 		p.still += max(0, now-looked-PingEvery/2)
 		looked = now
 		switch {
+		// It was asked, and nothing has come in since.
 		case p.asked > heard:
 			if l.progressed(nc, &p) {
 				p.moved, p.still = now, 0
@@ -54,15 +60,19 @@ func (l *Link) watch(s *stream) {
 				return
 			}
 		case now-heard > PingEvery, now-p.asked > sayEvery:
+			// The silence counts from what was heard last, and so does still: it is kept.
 			p = ping{asked: now, still: p.still}
 			l.ping(nc, &p)
 		default:
+			// Something was heard lately. The silence begins anew, and with it the time in which
+			// this process stood still.
 			p.still = 0
 		}
 	}
 }
 
-// failAtStop ends the connection with the fabric, as watch does.
+// failAtStop ends the connection with the fabric, as watch does. It takes the place of watch
+// where silence ends no connection: see Link.Unwatched.
 func (l *Link) failAtStop(s *stream) {
 	select {
 	case <-s.over:
@@ -89,14 +99,17 @@ type ping struct {
 	acked uint64 // of those, how many were acknowledged
 }
 
-// ping sends one. No flight waits for its answer, which may come out of turn: see
-// memnode's conn.sendKeepalives.
+// ping sends one. No flight waits for its answer, which may come out of turn: see memnode's
+// conn.sendKeepalives. The acknowledged bytes are read first, so that progressed has something to
+// compare with. When the link's queue is full, no ping is sent: p.asked is set nevertheless, and
+// the silence goes on.
 func (l *Link) ping(nc net.Conn, p *ping) {
 	_, p.acked, _ = sentOver(nc)
 	s, err := l.Begin()
 	if err != nil {
 		return
 	}
+	// The lock is held from here to Done, so that end is where this ping ends.
 	s.ping()
 	p.end = l.taken + uint64(len(l.out))
 	if s.Done() {
@@ -112,7 +125,9 @@ func (s Sending) ping() {
 }
 
 // progressed reports whether p, on its way to the node, is nearer to it than when this was called
-// last.
+// last. end counts bytes of frames, and the socket's counters those of TLS records around them.
+// So the place of the ping in the socket is read once all up to end was written: it is there, or
+// earlier. A ping that was acknowledged cannot get any nearer, whatever else is.
 func (l *Link) progressed(nc net.Conn, p *ping) bool {
 	sent, acked, ok := sentOver(nc)
 	l.mu.Lock()

@@ -21,7 +21,10 @@ func acknowledged(raw syscall.RawConn) (bytes uint64, ok bool) {
 }
 
 // sentOver tells how many bytes were handed to the kernel for a connection, and how many of them
-// the other end's machine has acknowledged; false: it cannot be told.
+// the other end's machine has acknowledged; false: it cannot be told. Both count bytes of the
+// socket, below TLS. A connection that is no socket, such as that to a node of this process,
+// cannot be asked. SIOCOUTQ counts what was written and is not acknowledged, whether it was sent
+// or not.
 func sentOver(nc net.Conn) (sent, acked uint64, ok bool) {
 	if t, wrapped := nc.(*tls.Conn); wrapped {
 		nc = t.NetConn()

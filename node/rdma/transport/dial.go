@@ -12,9 +12,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Dial makes a connection for one purpose. The context bounds it until the node has let it in. When
-// it returns an error the node may have let the caller in for a moment: it finds the connection
-// closed.
+// Dial makes a connection for one purpose. The context bounds it until the node has let it in.
+// When it returns an error the node may have let the caller in for a moment: it finds the
+// connection closed. The caller owns the connection. It has no deadline, and nothing is in flight
+// on it.
+//
+// Errors wrap rdma.ErrNodeDown, unless they say better what is wrong: see DownUnless. One of
+// another version is a VersionError.
 func Dial(ctx context.Context, addr string, s Security, h Hello) (net.Conn, Welcome, error) {
 	var d net.Dialer
 	raw, err := d.DialContext(ctx, "tcp", addr)
@@ -23,8 +27,10 @@ func Dial(ctx context.Context, addr string, s Security, h Hello) (net.Conn, Welc
 	}
 	if t, ok := raw.(*net.TCPConn); ok {
 		t.SetNoDelay(true)
+		// Link.Done relies on it: what inlineBytes lets through fits the buffer.
 		t.SetWriteBuffer(socketBytes)
 	}
+	// It is what ends a greeting that hangs.
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	nc := raw
 	if s.TLS != nil {
@@ -32,6 +38,8 @@ func Dial(ctx context.Context, addr string, s Security, h Hello) (net.Conn, Welc
 		if cfg.ServerName == "" && !cfg.InsecureSkipVerify {
 			host, _, err := net.SplitHostPort(addr)
 			if err == nil {
+				// s.TLS is shared by all links. The certificate has to be that of the host which
+				// was dialed.
 				cfg = cfg.Clone()
 				cfg.ServerName = host
 			}
@@ -68,9 +76,10 @@ func DownUnless(err error) error {
 	return fmt.Errorf("%w: %w", rdma.ErrNodeDown, err)
 }
 
-// unlinked returns why a link is down, for the link's users. To them the node is down, whatever it
-// said: that it is full, or does not know a token, is no answer to a verb. Only the end of the
-// fabric itself is told apart.
+// unlinked returns why a link is down, for the link's users. To them the node is down, whatever
+// it said: that it is full, or does not know a token, is no answer to a verb. Only the end of the
+// fabric itself is told apart. err is in the text then, and not wrapped, so that no caller takes
+// its status for that of a verb.
 func unlinked(err error) error {
 	if errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, rdma.ErrClosed) {
 		return err
@@ -78,11 +87,13 @@ func unlinked(err error) error {
 	return fmt.Errorf("%w: %v", rdma.ErrNodeDown, err)
 }
 
-// NewID returns a name that nothing else has.
+// NewID returns a name that nothing else has. It has at least 128 random bits in 26 characters,
+// fewer than the 64 that a node takes as the name of a process.
 func NewID() string { return rand.Text() }
 
-// PID is this process's.
+// PID is this process's. It names the process to operators, and decides nothing.
 var PID = os.Getpid()
 
-// ErrConnections is wrapped when a node has as many connections as it takes.
+// ErrConnections is wrapped when a node has as many connections as it takes. The process may try
+// again: places become free.
 var ErrConnections = errors.New("the node has as many connections as it takes")

@@ -10,4 +10,28 @@
 //
 // The other end is package memnode's. What the frames mean is up to the packages above: control has
 // the calls, messages and rings, tcp the verbs.
+//
+// A link begins down, and its connections come one after the other:
+//
+//	caller                           node
+//	Dial, the greeting, a hello  ->
+//	                             <-  the greeting, a welcome          (dial.go, greet.go)
+//	the frames of Link.Begun     ->                                   (link.go)
+//	frames of all workers        ->  executed in the order sent       (wire.go)
+//	                             <-  answers, in the same order       (read.go)
+//	                             <-  messages, at any time            (Link.Takes)
+//	a ping, after 200 ms of      ->
+//	silence                      <-  a ping, its answer               (alive.go)
+//	how long the node may serve  ->                                   (serving.go)
+//	                             <-  the rest of its lease, its fence
+//
+// Each request that has an answer leaves a Flight in the link's queue. An answer is the oldest
+// Flight's, or the link breaks. Link.fail takes all Flights at once and loses each of them: a
+// verb of a lost one may have been executed, and is not sent again. Keep then dials again, 5 to
+// 500 ms later.
+//
+// The right to read a connection (stream.reader) is taken before Link.mu, stream.mu or Waiter.mu.
+// No two of these three are held at a time by this package. Link.Begun runs under Link.mu, and
+// may take locks of its own behind it; Flight.Land, Flight.Lose and Link.Takes run under none of
+// the three.
 package transport

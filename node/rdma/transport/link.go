@@ -31,9 +31,9 @@ const (
 	redialMax = 500 * time.Millisecond
 )
 
-// A Flight is one frame that was sent and has not been answered. Land takes the answer; Lose takes
-// the reason why there will be none. One of the two is called, once, by the link's reader or by the
-// goroutine that breaks the link.
+// A Flight is one frame that was sent and has not been answered. Land takes the answer; Lose
+// takes the reason why there will be none. One of the two is called, once, by the link's reader
+// or by the goroutine that breaks the link. A Land that returns an error is followed by Lose.
 type Flight interface {
 	Land(h Header, body []byte) error
 	Lose(err error)
@@ -167,7 +167,8 @@ func (l *Link) Keep(connected bool) {
 	}
 }
 
-// StopWith calls f when stop is closed, until the function that it returns is called.
+// StopWith calls f when stop is closed, until the function that it returns is called. When end
+// returns, f is not running.
 func StopWith(stop <-chan struct{}, f func()) (end func()) {
 	done, over := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -181,7 +182,8 @@ func StopWith(stop <-chan struct{}, f func()) (end func()) {
 	return func() { close(done); <-over }
 }
 
-// run serves the connection until it breaks.
+// run serves the connection until it breaks. When it returns, all flights are lost, and no
+// goroutine reads that connection any more.
 func (l *Link) run() {
 	s := l.stream.Load()
 	if s == nil {
@@ -236,8 +238,10 @@ func (l *Link) Suspend(why error) (resume func()) {
 	}
 }
 
-// fail breaks the connection nc, if it is still the link's. What is lost may have been executed, or
-// never sent: the link cannot tell, and sends none of it again.
+// fail breaks the connection nc, if it is still the link's. What is lost may have been executed,
+// or never sent: the link cannot tell, and sends none of it again. The order counts. The stream
+// is nil before a flight is lost, so that Await reads no more. All are lost before over is
+// closed, for which run waits before the next Connect.
 func (l *Link) fail(nc net.Conn, err error) {
 	defer nc.Close() // behind the reason: else the reader gives its own
 	l.mu.Lock()
@@ -248,6 +252,8 @@ func (l *Link) fail(nc net.Conn, err error) {
 	s := l.stream.Swap(nil)
 	l.nc, l.since = nil, realtime.Now()
 	l.why = fmt.Errorf("connection to node at %s: %w", l.Addr, unlinked(err))
+	// Frames that no goroutine has begun to write go with out: they certainly have no effect, but
+	// their flights are lost as the others are.
 	why := l.why
 	lost := l.queue.take()
 	l.out, l.bytes = l.out[:0], 0
@@ -261,6 +267,7 @@ func (l *Link) fail(nc net.Conn, err error) {
 // MaxAnswer bounds an answer's body in bytes.
 const MaxAnswer = max(MaxItems*(ResultBytes+16)+MaxData, 1<<20) // of the registry's answers the longest are pages of it
 
+// pop takes the flight that an answer with that tag is of; false: it is not the oldest one's.
 func (l *Link) pop(tag uint32) (Flight, bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -334,6 +341,7 @@ func (s Sending) Done() bool {
 		l.mu.Unlock()
 		return false
 	}
+	// The socket's buffer may be full. Writing could block the worker.
 	if l.bytes > inlineBytes {
 		l.mu.Unlock()
 		l.handOver()
@@ -443,7 +451,8 @@ type inFlight struct {
 	bytes int
 }
 
-// flights is a queue that allocates nothing in steady state.
+// flights is a queue that allocates nothing in steady state. Answers come in order, so that only
+// the oldest flight is ever taken out, by its tag.
 type flights struct {
 	p       []inFlight // its length is a power of two
 	head, n int
@@ -489,7 +498,7 @@ type Reply interface {
 	Why() string // of the error; "": there is none
 }
 
-// control asks the node at the end of l something and waits for its answer, both in JSON; m's text
+// Ask asks the node at the end of l something and waits for its answer, both in JSON; m's text
 // is for errors. A connection that breaks meanwhile is made again, and the question asked again: it
 // does no harm to hear one twice. A node that cannot be connected to for a blip is not waited for.
 func Ask[R Reply](l *Link, m fmt.Stringer, within time.Duration) (R, error) {
@@ -514,6 +523,7 @@ func Ask[R Reply](l *Link, m fmt.Stringer, within time.Duration) (R, error) {
 	}
 }
 
+// askOver asks once, over the connection that there is. All tries of an Ask share the patience.
 func askOver[R Reply](l *Link, m fmt.Stringer, patience *realtime.Patience) (none R, err error) {
 	began, q := realtime.Now(), &question[R]{done: make(chan struct{})}
 	s, err := l.Begin()
@@ -529,6 +539,7 @@ func askOver[R Reply](l *Link, m fmt.Stringer, patience *realtime.Patience) (non
 	if s.Done() {
 		l.Flush()
 	}
+	// A question that is given up stays in the queue. Its answer lands in q later, unseen.
 	late := time.NewTimer(patience.Until() - began)
 	defer late.Stop()
 	for {

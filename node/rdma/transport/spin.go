@@ -21,10 +21,12 @@ const (
 	mostSpared = 1 << 12
 )
 
-// spinner looks for input on a connection without sleeping, as long as that pays. Each vain attempt
-// doubles how many messages are waited for asleep. So it pays while messages follow each other
-// closely, and there is a processor that no other thread needs. Where there is none, the other end
-// does not come to answer in time. Only the reader uses it.
+// spinner looks for input on a connection without sleeping, as long as that pays. Each vain
+// attempt doubles how many messages are waited for asleep. So it pays while messages follow each
+// other closely, and there is a processor that no other thread needs. Where there is none, the
+// other end does not come to answer in time. Only the reader uses it. look is made once, so that
+// a look allocates nothing. polls is its argument. found is true, too, for a connection in error:
+// the read that follows says so.
 type spinner struct {
 	raw   syscall.RawConn // nil: it never spins
 	look  func(fd uintptr)
@@ -34,6 +36,8 @@ type spinner struct {
 	spare int // and how many of them are to come
 }
 
+// newSpinner returns one for a connection. One without a descriptor, as under TLS or beside a
+// node of this process, is never looked at.
 func newSpinner(c any) *spinner {
 	s := &spinner{}
 	if t, ok := c.(syscall.Conn); ok {
@@ -47,7 +51,8 @@ func newSpinner(c any) *spinner {
 	return s
 }
 
-// spin returns when there is something to read, or the moment is over.
+// spin returns when there is something to read, or the moment is over. It takes no byte from the
+// connection. spinFor bounds it: after that the caller's read sleeps.
 func (s *spinner) spin() {
 	switch {
 	case s.raw == nil:

@@ -8,7 +8,8 @@ import (
 )
 
 // VersionError says that the two ends of a connection speak different versions. It wraps
-// ErrProtocol.
+// ErrProtocol. Peer is as the end that found it knows the other one: Dial puts in the address
+// that its user gave.
 type VersionError struct {
 	Peer         string // the other end: "node HOST:PORT" or "client HOST:PORT"
 	Self         string // "program" or "node"
@@ -24,14 +25,15 @@ func (e *VersionError) Error() string {
 // Unwrap makes it an ErrProtocol.
 func (e *VersionError) Unwrap() error { return ErrProtocol }
 
-// putVersions writes this build's versions into a greeting.
+// putVersions writes this build's versions into a greeting. Bytes 12 to 15 stay 0.
 func (g *Greeting) putVersions() {
 	binary.LittleEndian.PutUint16(g[8:], version.Wire)
 	binary.LittleEndian.PutUint16(g[10:], version.Control)
 }
 
-// checkVersions compares the other end's versions with this build's. The wire comes first: it says
-// where the others are.
+// checkVersions compares the other end's versions with this build's. The wire comes first: it
+// says where the others are. Both have to be equal to this build's: neither end speaks an older
+// version. Nothing behind a greeting of another version is read. The error is a VersionError.
 func (g *Greeting) checkVersions(peer, self string) error {
 	for _, v := range []struct {
 		what   string

@@ -57,16 +57,22 @@ import (
 //	         mailbox, too, and not answered: connection u64 | id u32 | bytes u32, and then its
 //	         answer, padded to 8; connection u64 | id u32 | messages u32; or number u64
 const (
+	// Bytes of the fixed parts of frames. Each is a multiple of 8, as are the lengths of padded
+	// data. So the words of a body lie at multiples of 8 from its beginning.
 	HeaderBytes = 16
 	RightsBytes = 32 // key, client, life, epoch
 	OpBytes     = 16
 	ResultBytes = 8
 	CallBytes   = RightsBytes + 8 + 6*8
 
+	// Bounds of one frame, which both ends keep to. So the node buffers MaxBody bytes of a frame
+	// at the most, and an answer to verbs is bounded, too: see MaxAnswer.
 	MaxItems = 1024 // verbs of a frame
 	// bytes of data that a frame's verbs write, and as many that they read; longer verbs go in
 	// parts
 	MaxData = 256 << 10
+	// 32 bytes are the operands of the longest atomic, and 8 more than a WRITE's data is padded
+	// with. A SEND counts all that it has behind its first 16 bytes as data: see SendBytes.
 	MaxBody = RightsBytes + MaxItems*(OpBytes+32+8) + MaxData
 	MaxText = 256 // bytes of an error's text
 )
@@ -76,6 +82,8 @@ type Kind uint8
 
 // What frames are.
 const (
+	// The numbers are part of the format. 0 is none of them, so that a header of zeros is
+	// refused.
 	KindVerbs   Kind = iota + 1
 	KindCall         // of a node's procedure
 	KindControl      // a message in JSON
@@ -94,6 +102,7 @@ type Status uint8
 
 // How requests end: see errorOf.
 const (
+	// The numbers are part of the format: another order needs another version.Wire.
 	StatusOK Status = iota
 	StatusAccess
 	StatusRevoked
@@ -112,7 +121,7 @@ const (
 	StatusFailed // anything else
 )
 
-// errorOf is the sentinel of each status.
+// errorOf is the sentinel of each status. The status is the index. That of StatusOK is nil.
 var errorOf = [...]error{
 	StatusAccess: rdma.ErrAccess, StatusRevoked: rdma.ErrRevoked, StatusStale: rdma.ErrStale,
 	StatusDown: rdma.ErrNodeDown, StatusFull: rdma.ErrFull, StatusNotSupported: rdma.ErrNotSupported,
@@ -125,7 +134,8 @@ var errorOf = [...]error{
 // ErrFailed is wrapped by failures that have no status of their own.
 var ErrFailed = errors.New("failed")
 
-// Err returns the sentinel of a status; nil for StatusOK.
+// Err returns the sentinel of a status; nil for StatusOK. One that this build does not know is
+// ErrFailed.
 func (s Status) Err() error {
 	if int(s) >= len(errorOf) {
 		return ErrFailed
@@ -133,7 +143,9 @@ func (s Status) Err() error {
 	return errorOf[s]
 }
 
-// StatusOf is the status that says most of err. A revocation is an ErrAccess, too.
+// StatusOf is the status that says most of err. A revocation is an ErrAccess, too. So the order
+// of the list counts: the first that matches is taken. Statuses that are not in it, such as
+// StatusBoxFull, the node sets itself.
 func StatusOf(err error) Status {
 	if err == nil {
 		return StatusOK
@@ -150,10 +162,14 @@ func StatusOf(err error) Status {
 }
 
 // ErrProtocol is wrapped when the other end does not keep to the protocol: it is none of ours, or
-// of another version.
+// of another version. A frame that breaks it ends the connection over which it came.
 var ErrProtocol = errors.New("not farkv's protocol")
 
-// Header is that of a frame.
+// Header is that of a frame. Body is the length of what is behind it, in bytes. Items is the
+// number of verbs, or says what frames of some kinds are to do: see the constants of package
+// control. An answer has the kind and the tag of its request. In a frame that is not answered the
+// tag is 0, or the id of the mailbox or sender that it is for. Requests have StatusOK, but for
+// those that tell how something ended.
 type Header struct {
 	Body   int
 	Kind   Kind
@@ -162,7 +178,7 @@ type Header struct {
 	Tag    uint32
 }
 
-// Put writes the header.
+// Put writes the header. p has HeaderBytes at least. All of them are written.
 func (h Header) Put(p []byte) {
 	le := binary.LittleEndian
 	le.PutUint32(p, uint32(h.Body))
@@ -172,7 +188,9 @@ func (h Header) Put(p []byte) {
 	le.PutUint32(p[12:], 0)
 }
 
-// ParseHeader reads a frame's header, and trusts none of it. p has HeaderBytes at least.
+// ParseHeader reads a frame's header, and trusts none of it. p has HeaderBytes at least. most
+// bounds the body, in bytes, before memory is taken for it. The errors wrap ErrProtocol. The
+// status may be any: see Status.Err.
 func ParseHeader(p []byte, most int) (Header, error) {
 	le := binary.LittleEndian
 	n, k := le.Uint32(p), Kind(p[4])
@@ -183,7 +201,10 @@ func ParseHeader(p []byte, most int) (Header, error) {
 }
 
 // Rights are what a request's sender claims. The node holds them against what was fenced and
-// revoked, under a lock, when it executes the frame, and not when the frame comes in.
+// revoked, under a lock, when it executes the frame, and not when the frame comes in. Key is what
+// the node gave in its Welcome. Client is 0 for a reader, which has no identity. Life tells the
+// holders of an identity apart. Epoch is that of the view which the worker had joined when the
+// frame was made.
 type Rights struct {
 	Key    uint64
 	Client rdma.ClientID
@@ -194,7 +215,8 @@ type Rights struct {
 	Released uint32
 }
 
-// Append appends what a request claims.
+// Append appends what a request claims. Released shares a word with the client: Rights take
+// RightsBytes.
 func (r *Rights) Append(p []byte) []byte {
 	le := binary.LittleEndian
 	p = le.AppendUint64(p, r.Key)
@@ -203,14 +225,16 @@ func (r *Rights) Append(p []byte) []byte {
 	return le.AppendUint64(p, r.Epoch)
 }
 
-// ParseRights reads what Append wrote.
+// ParseRights reads what Append wrote. p has RightsBytes at least.
 func ParseRights(p []byte) Rights {
 	le := binary.LittleEndian
 	return Rights{le.Uint64(p), rdma.ClientID(le.Uint16(p[8:])), le.Uint64(p[16:]),
 		le.Uint64(p[24:]), le.Uint32(p[12:])}
 }
 
-// Request is one verb as it is on the wire. Its data points into the frame.
+// Request is one verb as it is on the wire. Its data points into the frame. So it is valid as
+// long as the frame's buffer. Expect and Value are of a CompareSwap; a FetchAdd has its addend in
+// Value. Compare and Swap are the masks of a MaskedCompareSwap.
 type Request struct {
 	Verb          rdma.Verb // 0: its sender knows that it is outside of all that may be touched
 	Off           uint64
@@ -226,7 +250,9 @@ type Request struct {
 func Pad(n int) int { return (n + 7) &^ 7 }
 
 // AppendVerb appends the part of op that touches n bytes at off; at is where they begin in its
-// buffer. The bytes are copied: the op's buffer is not needed any more to send it.
+// buffer. The bytes are copied: the op's buffer is not needed any more to send it. Only READs and
+// WRITEs come in parts. Any other op is whole: at is 0, and n its length. The caller keeps the
+// frame within MaxItems and MaxData. The padding is zeros.
 func AppendVerb(p []byte, op *rdma.Op, off uint64, at, n int) []byte {
 	le := binary.LittleEndian
 	p = append(p, byte(op.Verb), 0, 0, 0)
@@ -259,10 +285,12 @@ const (
 	MaxSpans  = 256
 )
 
-// SendBytes is how much a SEND adds to a frame beyond other verbs.
+// SendBytes is how much a SEND adds to a frame beyond other verbs. The sender's frame counts it
+// against MaxData.
 func SendBytes(op *rdma.Op) int { return 8 + Pad(len(op.Buf)) + len(op.Spans)*SpanBytes }
 
-// AppendSend appends a SEND of the worker with a mailbox of that number.
+// AppendSend appends a SEND of the worker with a mailbox of that number. Of the bytes that it
+// has, only those of op.Buf are in the frame: the node gathers the spans from its own memory.
 func AppendSend(p []byte, op *rdma.Op, from int) []byte {
 	le := binary.LittleEndian
 	p = append(p, byte(op.Verb), 0, 0, 0)
@@ -281,18 +309,21 @@ func AppendSend(p []byte, op *rdma.Op, from int) []byte {
 	return p
 }
 
-// Span returns the i-th piece that a SEND gathers.
+// Span returns the i-th piece that a SEND gathers. i is below len(r.Spans)/SpanBytes. The node
+// checks that the piece lies in its memory.
 func (r *Request) Span(i int) (off, n uint64) {
 	p := r.Spans[i*SpanBytes:]
 	return binary.LittleEndian.Uint64(p), binary.LittleEndian.Uint64(p[8:])
 }
 
 // AppendBreach appends in op's place what every node refuses: a verb that cannot be sent in parts
-// because a part of it would be executed.
+// because a part of it would be executed. It is a verb 0 of no bytes at offset 0.
 func AppendBreach(p []byte) []byte { return append(p, make([]byte, OpBytes)...) }
 
 // ParseVerb reads one verb, and returns what is behind it. It trusts no length: what it returns
-// lies within p.
+// lies within p. Whether the verb stays within the node's memory, and an atomic is aligned, is
+// left to what executes it: a breach ends with StatusAccess, and not with the connection to the
+// process. The errors wrap ErrProtocol.
 func ParseVerb(p []byte) (r Request, rest []byte, err error) {
 	le := binary.LittleEndian
 	if len(p) < OpBytes {
@@ -319,6 +350,7 @@ func ParseVerb(p []byte) (r Request, rest []byte, err error) {
 	default:
 		return r, nil, fmt.Errorf("verb %d: %w", r.Verb, ErrProtocol)
 	}
+	// more is below 2^33 here, so that nothing has overflowed before N is bounded.
 	if r.N > MaxData || more > len(p) || r.Verb.Atomic() && r.N != 8 {
 		return r, nil, fmt.Errorf("%s of %d bytes, %d there: %w", r.Verb, r.N, len(p), ErrProtocol)
 	}
@@ -338,7 +370,8 @@ func ParseVerb(p []byte) (r Request, rest []byte, err error) {
 	return r, p[more:], nil
 }
 
-// ResultLen is how many bytes a verb's answer has behind its status when it succeeded.
+// ResultLen is how many bytes a verb's answer has behind its status when it succeeded. In the
+// frame they are padded. A verb that failed has its status only.
 func ResultLen(v rdma.Verb, n int) int {
 	switch {
 	case v == rdma.Read:
@@ -349,7 +382,8 @@ func ResultLen(v rdma.Verb, n int) int {
 	return 0
 }
 
-// AppendCall appends a two-sided call behind its rights.
+// AppendCall appends a two-sided call behind its rights. Client and Ret stay out: the node knows
+// the first from the rights, and makes the second.
 func AppendCall(p []byte, r *rdma.Request) []byte {
 	le := binary.LittleEndian
 	p = le.AppendUint64(p, uint64(r.Proc))
@@ -359,7 +393,7 @@ func AppendCall(p []byte, r *rdma.Request) []byte {
 	return p
 }
 
-// ParseCall reads what AppendCall wrote.
+// ParseCall reads what AppendCall wrote. p is what a body of CallBytes has behind its rights.
 func ParseCall(p []byte) (r rdma.Request) {
 	le := binary.LittleEndian
 	r.Proc = rdma.Proc(le.Uint16(p))
