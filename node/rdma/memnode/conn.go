@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"runtime"
 	"runtime/debug"
 	"sync/atomic"
@@ -290,9 +289,6 @@ func (c *conn) flush() error {
 	}
 	// The slot of a large buffer is given back behind the write, also behind one that failed.
 	err := c.outlet.write(c.session.out)
-	if errors.Is(err, os.ErrDeadlineExceeded) {
-		c.outlet.isSlow()
-	}
 	c.session.out = c.session.out[:0]
 	c.settle()
 	return err

@@ -58,10 +58,7 @@ func (o *outlet) write(p []byte) error {
 	if err == nil {
 		err = o.put(p)
 	}
-	if err != nil {
-		o.raw.Close() // what was written of a frame cannot be taken back
-	}
-	o.writing.Unlock()
+	o.forwarded(err)
 	o.forward() // what came meanwhile
 	return err
 }
@@ -117,13 +114,13 @@ func (o *outlet) forward() {
 // cannot be taken back. The caller holds writing. The connection's own goroutine finds it closed,
 // and ends it.
 func (o *outlet) forwarded(err error) {
-	o.writing.Unlock()
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		o.isSlow()
 	}
 	if err != nil {
-		o.raw.Close()
+		o.raw.Close() // ahead of the next frame
 	}
+	o.writing.Unlock()
 }
 
 // trier is a connection that can write without waiting for the peer: as much of p as that takes. An
