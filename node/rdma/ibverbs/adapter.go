@@ -218,7 +218,7 @@ const (
 	statusRemoteOp     status = 11
 	statusRetries      status = 12
 	statusNotReady     status = 13
-	statusAborted      status = 15
+	statusAborted      status = 16
 )
 
 var statusText = map[status]string{

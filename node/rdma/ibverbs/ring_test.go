@@ -119,6 +119,17 @@ func TestStreams(t *testing.T) {
 	}
 }
 
+// TestLongerPackets: a sender of which the port takes longer packets than the node's does not connect,
+// as its blocks would not fit the ring's places.
+func TestLongerPackets(t *testing.T) {
+	needsSoft(t)
+	p := newPool(t, shape{nodes: 1})
+	receiver(t, p.Fabric, 8, 2*ringMTU)
+	from := worker(t, p.Fabric)
+	from.rings.MTU = 2 * ringMTU
+	ends(t, from, entries(t, from, 1, 64), rdma.ErrNotSupported)
+}
+
 // TestDryAmidEntry has the device find no place for the second block of an entry: nothing else of
 // it lands, and what is behind it does, in order.
 func TestDryAmidEntry(t *testing.T) {
