@@ -117,8 +117,8 @@ func (w *Worker) attach(node, what int, to, offer []byte) ([]byte, error) {
 		return nil, err
 	}
 	err = w.answered(c, node, transport.DeadAfter)
-	if errors.Is(err, rdma.ErrTimeout) {
-		err = fmt.Errorf("node %d: %w: %w", node, rdma.ErrNodeDown, err)
+	if errors.Is(err, rdma.ErrTimeout) { // the link's reader may still write the answer
+		return nil, fmt.Errorf("node %d: %w: %w", node, rdma.ErrNodeDown, err)
 	}
 	return c.answer, err
 }
