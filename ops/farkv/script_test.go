@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	testscript.Main(m, map[string]func(){
 		"farkv": main, "hold": hold, "use": use, "corrupt": corrupt, "empty": empty, "redis-server": redisServer,
-		"record": record, "reversion": reversion,
+		"record": record, "reversion": reversion, "fill": fill,
 	})
 }
 
@@ -313,6 +313,20 @@ func hold() {
 	must(0, os.WriteFile(os.Args[3], nil, 0o600))
 	<-interrupted
 	must(0, errors.Join(ep.Close(), f.Close()))
+}
+
+// fill POOL PAIRS BYTES puts pairs with values of so many bytes.
+func fill() {
+	pairs, length := must(strconv.Atoi(os.Args[2])), must(strconv.Atoi(os.Args[3]))
+	db := must(stores.OpenDB(must(ops.Resolve(os.Args[1])), stores.DBOptions{NoKeeper: true}))
+	var err error
+	for i := range pairs {
+		err = errors.Join(err, db.Put(context.Background(), fmt.Appendf(nil, "pair %d", i), make([]byte, length)))
+	}
+	if err := errors.Join(err, db.Close()); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
 }
 
 // use POOL NAME FILE [PAUSE [only]] puts and gets pairs of its own from several workers until it is
