@@ -315,13 +315,13 @@ func hold() {
 	must(0, errors.Join(ep.Close(), f.Close()))
 }
 
-// fill POOL PAIRS BYTES puts pairs with values of so many bytes.
+// fill POOL PREFIX PAIRS BYTES puts pairs with values of so many bytes. Keys begin with the prefix.
 func fill() {
-	pairs, length := must(strconv.Atoi(os.Args[2])), must(strconv.Atoi(os.Args[3]))
+	pairs, length := must(strconv.Atoi(os.Args[3])), must(strconv.Atoi(os.Args[4]))
 	db := must(stores.OpenDB(must(ops.Resolve(os.Args[1])), stores.DBOptions{NoKeeper: true}))
 	var err error
 	for i := range pairs {
-		err = errors.Join(err, db.Put(context.Background(), fmt.Appendf(nil, "pair %d", i), make([]byte, length)))
+		err = errors.Join(err, db.Put(context.Background(), fmt.Appendf(nil, "%s%d", os.Args[2], i), make([]byte, length)))
 	}
 	if err := errors.Join(err, db.Close()); err != nil {
 		fmt.Fprintln(os.Stderr, err)
