@@ -1,6 +1,7 @@
 package original
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -22,6 +23,9 @@ type unresolvedWrite struct {
 	fresh fresh
 	// inFlight is the batch that may be in flight; nil: nothing is.
 	inFlight *rdma.Batch
+	// left is the node as the release of a try to settle it leaves it; nil: no try
+	// has posted one. It is not known whether that release has landed.
+	left []byte
 	// done: it is settled, and the operation took effect.
 	done bool
 }
@@ -98,6 +102,10 @@ func (k *locker) trySettle() error {
 		if err := k.settleHeld(word); err != nil {
 			return err
 		}
+		// The release of an earlier try has landed. It does not tell that the write
+		// has.
+	} else if d.left != nil {
+		k.resolve(d.left)
 		// The release has landed, and so has all that was posted before it.
 	} else if d.done = d.sent; d.done {
 		k.used(&d.fresh)
@@ -130,7 +138,8 @@ func (k *locker) settleHeld(word lockWord) error {
 	cas := w.CompareSwap(d.at, uint64(word), 0)
 	if err := k.do(stepSettle, w); err != nil {
 		if k.sent {
-			d.inFlight = w
+			// p is the batch's, and is mended.
+			d.inFlight, d.left = w, bytes.Clone(p)
 		} else {
 			w.Release()
 		}

@@ -67,6 +67,9 @@ var mutants = []teeth.Mutant{
 		At: "!$ok || !$l.allSteady()", Do: "!ok", Test: "TestScans"},
 	{Rule: "a value that a scan yields is its key's", In: "scan.scanned",
 		At: "$ok && $k.$self == pointer($l.value($slot)) && $*key", Do: "ok", Test: "TestOthersBlock"},
+	// What failures leave.
+	{Rule: "a release of settle's own does not say that the write took effect", In: "locker.trySettle",
+		At: "$d.left != nil", Do: "false", Test: "TestSettledTwice"},
 	// Recovery.
 	{Rule: "a recovery releases locks", In: "Recoverer.Recover",
 		At: "$err = recovery{s}.recoverLocks($c)", Do: "err = nil"},

@@ -1,0 +1,122 @@
+package original
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// lossy is an endpoint on which batches fail as of a dead node: they are lost, or they land and
+// their answers are lost.
+type lossy struct {
+	rdma.Endpoint
+	// fate says what becomes of a batch.
+	fate func(b *rdma.Batch) fate
+	// failed has the batches that have failed, until they are used again.
+	failed map[*rdma.Batch]bool
+}
+
+type fate int
+
+const (
+	lands fate = iota
+	isLost
+	answerIsLost
+)
+
+func allLand(*rdma.Batch) fate { return lands }
+
+func (e *lossy) Post(b *rdma.Batch) error {
+	f := e.fate(b)
+	if e.failed[b] = f != lands; f == isLost {
+		return nil
+	}
+	return e.Endpoint.Post(b)
+}
+
+func (e *lossy) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	if e.failed[b] {
+		return rdma.ErrNodeDown
+	}
+	return e.Endpoint.Wait(b, n, within)
+}
+
+// lossyOn is storeOn with an endpoint on which no batch fails yet, or when the store is closed.
+func lossyOn(t *testing.T, f rdma.Fabric) (*Store, *lossy) {
+	t.Helper()
+	s := storeOn(t, f, Options{})
+	e := &lossy{s.ep, allLand, map[*rdma.Batch]bool{}}
+	s.ep = e
+	t.Cleanup(func() { e.fate = allLand })
+	return s, e
+}
+
+// hasCAS reports whether a verb of a batch is a CAS.
+func hasCAS(b *rdma.Batch) bool {
+	for i := range b.Len() {
+		if b.Op(i).Verb == rdma.CompareSwap {
+			return true
+		}
+	}
+	return false
+}
+
+// TestSettledTwice: a write-back is lost, and so is the answer of the release by
+// which it is settled. The lock is free then, and the write did not take effect.
+func TestSettledTwice(t *testing.T) {
+	old, now := bytes.Repeat([]byte("old "), 8), bytes.Repeat([]byte("now "), 8)
+	for what, write := range map[string]func(s *Store, key []byte) error{
+		"insert": func(s *Store, key []byte) error { return s.Insert(append(key, '+'), now) },
+		"update": func(s *Store, key []byte) error { return s.Update(key, now) },
+		"delete": func(s *Store, key []byte) error { return s.Delete(key) },
+	} {
+		for full := range 2 { // a leaf with room, and one that is full
+			t.Run(fmt.Sprint(what, full), func(t *testing.T) {
+				f := memPool(t, 1, tornParams)
+				s, e := lossyOn(t, f)
+				key := []byte("key")
+				must(t, s.Insert(key, old))
+				if full == 1 {
+					must(t, s.Insert([]byte("other"), old))
+				}
+				for range 3 { // no job is left that would look at blocks
+					_, err := s.Get(key)
+					must(t, errors.Join(err, s.work(true)))
+				}
+				wrote, released := false, false
+				e.fate = func(b *rdma.Batch) fate {
+					switch {
+					case b.Step() == stepWriteBack && !wrote:
+						wrote = true
+						return isLost
+					case b.Step() == stepSettle && hasCAS(b) && !released:
+						released = true
+						return answerIsLost
+					}
+					return lands
+				}
+				must(t, write(s, key))
+				want := map[string][2]string{"insert": {string(old), string(now)}, "update": {string(now)},
+					"delete": {}}[what]
+				keys := full
+				for i, k := range []string{"key", "key+"} {
+					got, err := s.Get([]byte(k))
+					if string(got) != want[i] || (err == nil) != (want[i] != "") {
+						t.Errorf("%s is %q, %v, want %q", k, got, err, want[i])
+					}
+					if err == nil {
+						keys++
+					}
+				}
+				if !wrote || !released {
+					t.Errorf("the write-back was lost: %v, the answer of its release: %v", wrote, released)
+				}
+				checkAfterClose(t, f, s, keys)
+			})
+		}
+	}
+}
