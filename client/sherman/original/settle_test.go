@@ -120,3 +120,42 @@ func TestSettledTwice(t *testing.T) {
 		}
 	}
 }
+
+// TestFreedForIt: a client is to take a block that it has replaced. Another one
+// frees it first, and the client takes it as one of the free ones. It has the
+// block once.
+func TestFreedForIt(t *testing.T) {
+	f := memPool(t, 1, small(1, 1000, 100))
+	s, other := storeOn(t, f, Options{}), storeOn(t, f, Options{})
+	key, old, now := []byte("key"), bytes.Repeat([]byte("old "), 8), bytes.Repeat([]byte("now "), 8)
+	must(t, s.Insert(key, old))
+	must(t, s.Update(key, now))
+	if len(s.todo) != 1 || s.todo[0].take == 0 {
+		t.Fatalf("the jobs that wait are %+v", s.todo)
+	}
+	must(t, other.Delete(key))
+	// The client needs more blocks than it has, and looks there first.
+	p := &s.blockPiles[0]
+	spare := p.free
+	p.free, p.cursor = nil, s.todo[0].take.ref().index()
+	must(t, s.grab(&s.blocks, 0))
+	must(t, s.work(true))
+	p.free = append(p.free, spare...)
+	has := map[pointer]bool{}
+	for _, o := range p.free {
+		if has[o.p] {
+			t.Errorf("the client has block %v twice", o.p.ref())
+		}
+		has[o.p] = true
+	}
+	for _, v := range [][]byte{old, now} {
+		must(t, s.Insert(v[:4], v))
+	}
+	for _, v := range [][]byte{old, now} {
+		if got, err := s.Get(v[:4]); !bytes.Equal(got, v) {
+			t.Errorf("%q is %q, %v", v[:4], got, err)
+		}
+	}
+	must(t, other.Close())
+	checkAfterClose(t, f, s, 2)
+}

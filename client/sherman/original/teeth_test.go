@@ -67,6 +67,8 @@ var mutants = []teeth.Mutant{
 		At: "!$ok || !$l.allSteady()", Do: "!ok", Test: "TestScans"},
 	{Rule: "a value that a scan yields is its key's", In: "scan.scanned",
 		At: "$ok && $k.$self == pointer($l.value($slot)) && $*key", Do: "ok", Test: "TestOthersBlock"},
+	{Rule: "a block that a job takes is not grabbed, too", In: "memory.grab",
+		At: "$w.client() == 0 && !$m.takes($a, $q)", Do: "w.client() == 0", Test: "TestFreedForIt"},
 	// What failures leave.
 	{Rule: "a release of settle's own does not say that the write took effect", In: "locker.trySettle",
 		At: "$d.left != nil", Do: "false", Test: "TestSettledTwice"},
