@@ -159,3 +159,49 @@ func TestFreedForIt(t *testing.T) {
 	must(t, other.Close())
 	checkAfterClose(t, f, s, 2)
 }
+
+// TestReleaseFails: an INSERT into a full leaf first inserts an older separator,
+// for which it releases the leaf. The release fails, and all behind it.
+func TestReleaseFails(t *testing.T) {
+	f := memPool(t, 1, tornParams)
+	s, e := lossyOn(t, f)
+	key := func(i int) []byte { return fmt.Appendf(nil, "key%02d", i) }
+	n := 0
+	for ; s.stats.Splits == 0; n++ {
+		must(t, s.Insert(key(2*n), []byte("value")))
+	}
+	l, err := s.lockLeaf(key(2*n), opMend, 0)
+	must(t, err)
+	sep := separatorOf(1, bytes.Clone(l.lower), makePointer(l.r, 0))
+	must(t, s.unlock())
+	for ; ; n++ { // until the leaf is full
+		l, _ := s.readLeaf(nodeOn(t, s, l.r), l.r)
+		if l.free() < 0 {
+			break
+		}
+		must(t, s.Insert(key(2*n), []byte("value")))
+	}
+	s.pending = append(s.pending, sep)
+	down := false
+	e.fate = func(b *rdma.Batch) fate {
+		if down = down || b.Step() == stepRelease; down {
+			return isLost
+		}
+		return lands
+	}
+	err = func() (err error) {
+		defer func() {
+			if p := recover(); p != nil {
+				err = fmt.Errorf("it panics: %v", p)
+			}
+		}()
+		return s.Insert(key(2*n), []byte("value"))
+	}()
+	wantError(t, err, rdma.ErrNodeDown)
+	if !down {
+		t.Error("no lock was to be released")
+	}
+	e.fate = allLand
+	must(t, s.Insert(key(2*n), []byte("value")))
+	checkAfterClose(t, f, s, n+1)
+}

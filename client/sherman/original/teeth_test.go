@@ -70,6 +70,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "a block that a job takes is not grabbed, too", In: "memory.grab",
 		At: "$w.client() == 0 && !$m.takes($a, $q)", Do: "w.client() == 0", Test: "TestFreedForIt"},
 	// What failures leave.
+	{Rule: "nothing is locked behind a release that is to be settled", In: "Store.insert",
+		At: "if $err := $s.unlock(); $err != nil { $*fail }", Do: "_ = s.unlock()", Test: "TestReleaseFails"},
 	{Rule: "a release of settle's own does not say that the write took effect", In: "locker.trySettle",
 		At: "$d.left != nil", Do: "false", Test: "TestSettledTwice"},
 	// Recovery.
