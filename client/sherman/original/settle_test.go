@@ -16,6 +16,10 @@ type lossy struct {
 	rdma.Endpoint
 	// fate says what becomes of a batch.
 	fate func(b *rdma.Batch) fate
+	// err is what those that fail end in.
+	err error
+	// asleep is called while the worker sleeps; nil: nothing is.
+	asleep func()
 	// failed has the batches that have failed, until they are used again.
 	failed map[*rdma.Batch]bool
 }
@@ -40,19 +44,30 @@ func (e *lossy) Post(b *rdma.Batch) error {
 
 func (e *lossy) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	if e.failed[b] {
-		return rdma.ErrNodeDown
+		return e.err
 	}
 	return e.Endpoint.Wait(b, n, within)
+}
+
+func (e *lossy) Sleep(d time.Duration) {
+	if e.Endpoint.Sleep(d); e.asleep != nil {
+		e.asleep()
+	}
 }
 
 // lossyOn is storeOn with an endpoint on which no batch fails yet, or when the store is closed.
 func lossyOn(t *testing.T, f rdma.Fabric) (*Store, *lossy) {
 	t.Helper()
 	s := storeOn(t, f, Options{})
-	e := &lossy{s.ep, allLand, map[*rdma.Batch]bool{}}
-	s.ep = e
+	e := lossyUnder(s)
 	t.Cleanup(func() { e.fate = allLand })
 	return s, e
+}
+
+func lossyUnder(s *Store) *lossy {
+	e := &lossy{Endpoint: s.ep, fate: allLand, err: rdma.ErrNodeDown, failed: map[*rdma.Batch]bool{}}
+	s.ep = e
+	return e
 }
 
 // hasCAS reports whether a verb of a batch is a CAS.
@@ -204,4 +219,81 @@ func TestReleaseFails(t *testing.T) {
 	e.fate = allLand
 	must(t, s.Insert(key(2*n), []byte("value")))
 	checkAfterClose(t, f, s, n+1)
+}
+
+// TestHandedOverInVain: a worker that is to get a lock within its process fails
+// before it has made the lock its own. The lock is the next worker's of the
+// process, or is released by one that leaves, or by the one that failed.
+func TestHandedOverInVain(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		// err is what the worker meets; nil: it is fenced off.
+		err error
+		// then is done behind that, by the worker that handed the lock over, and by a third one.
+		then func(from, third *Store, key []byte) error
+	}{
+		{"next", nil, func(_, third *Store, key []byte) error { return third.Update(key, []byte("third")) }},
+		{"again", nil, func(from, _ *Store, key []byte) error { return from.Update(key, []byte("again")) }},
+		{"leaves", nil, func(from, _ *Store, _ []byte) error { return from.Close() }},
+		{"third leaves", nil, func(_, third *Store, _ []byte) error { return third.Close() }},
+		{"timeout", rdma.ErrTimeout, func(_, _ *Store, _ []byte) error { return nil }},
+		{"goes on", rdma.ErrNodeDown, func(_, _ *Store, _ []byte) error { return nil }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := memPool(t, 1, small(1, 1000, 8))
+			turns := NewLocalLocks(DefaultHands)
+			brief := Options{Turns: turns, Timeout: 200 * time.Millisecond}
+			from, third, other := storeOn(t, f, brief), storeOn(t, f, brief), storeOn(t, f, Options{Timeout: brief.Timeout})
+			ep, err := f.Open("fails")
+			must(t, err)
+			s, err := Open(ep, brief)
+			must(t, err)
+			key := []byte("key")
+			must(t, from.Insert(key, []byte("first")))
+			from.span()
+			_, err = from.lock(makeRef(0, 0), opMend, 0)
+			must(t, err)
+			e := lossyUnder(s)
+			e.err = c.err
+			e.asleep = func() {
+				e.asleep = nil
+				must(t, from.unlock())
+				if c.err == nil {
+					must(t, f.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()}))
+				}
+			}
+			failed := false
+			e.fate = func(b *rdma.Batch) fate {
+				if c.err == nil || failed || b.Step() != stepLock {
+					return lands
+				}
+				failed = true
+				return isLost
+			}
+			err = s.Update(key, []byte("second"))
+			if (err == nil) != (c.name == "goes on") || e.asleep != nil || from.stats.HandOvers > 0 {
+				t.Errorf("it was to get a lock: %v; its UPDATE: %v", e.asleep == nil, err)
+			}
+			if c.err == nil {
+				own, err := f.Open("master")
+				must(t, err)
+				m, err := NewRecoverer(own)
+				must(t, err)
+				must(t, m.Recover(f.View(), ep.Client()))
+				must(t, own.Close())
+			}
+			must(t, c.then(from, third, key))
+			must(t, other.Update(key, []byte("other")))
+			for _, s := range []*Store{from, third, other} {
+				must(t, s.Close())
+			}
+			if c.err != nil {
+				must(t, s.Close())
+			}
+			must(t, ep.Close())
+			if checked(t, f, 1); len(turns.lines) > 0 {
+				t.Errorf("%d locks are still in line", len(turns.lines))
+			}
+		})
+	}
 }

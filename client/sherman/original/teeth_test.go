@@ -74,6 +74,12 @@ var mutants = []teeth.Mutant{
 		At: "if $err := $s.unlock(); $err != nil { $*fail }", Do: "_ = s.unlock()", Test: "TestReleaseFails"},
 	{Rule: "a release of settle's own does not say that the write took effect", In: "locker.trySettle",
 		At: "$d.left != nil", Do: "false", Test: "TestSettledTwice"},
+	{Rule: "a lock that was handed over in vain is the next one's in line", In: "LocalLocks.Leave",
+		At: "$l.first = $w.next", Do: "l.first, l.word = w.next, 0", Test: "TestHandedOverInVain"},
+	{Rule: "a worker that leaves releases what was handed over in vain", In: "Store.tryLeave",
+		At: "if $err := $s.releaseUnclaimed(); $err != nil { $*fail }", Do: "", Test: "TestHandedOverInVain"},
+	{Rule: "a worker that was to take a lock over releases it behind its failure", In: "locker.settle",
+		At: "_ = $k.releaseUnclaimed()", Do: "", Test: "TestHandedOverInVain"},
 	// Recovery.
 	{Rule: "a recovery releases locks", In: "Recoverer.Recover",
 		At: "$err = recovery{s}.recoverLocks($c)", Do: "err = nil"},
