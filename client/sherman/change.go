@@ -196,7 +196,9 @@ func movedIfGone(err error) error {
 }
 
 // Delete implements client.Store. When few pairs are left in the leaf, a
-// transaction of its own merges it with its neighbor afterwards: see merge.
+// transaction of its own merges it with its neighbor afterwards: see merge. If the
+// outcome of that is unknown the error says so, though the pair is deleted: the
+// worker may hold locks.
 func (s *Store) Delete(key []byte) error {
 	if err := s.begin(key, nil); err != nil {
 		return fmt.Errorf("delete: %w", err)
@@ -205,8 +207,11 @@ func (s *Store) Delete(key []byte) error {
 		return fmt.Errorf("delete: %w", err)
 	}
 	// The DELETE is committed. A crash from here on leaves a leaf with few pairs.
-	if s.few(s.left) {
-		s.shrink()
+	if !s.few(s.left) {
+		return nil
+	}
+	if err := s.shrink(); err != nil {
+		return fmt.Errorf("delete: %w", err)
 	}
 	return nil
 }

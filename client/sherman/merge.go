@@ -1,6 +1,7 @@
 package sherman
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -28,17 +29,22 @@ const mergedShare = 3
 func (s *Store) few(pairs int) bool { return pairs == 0 || pairs == s.format.Slots()/fewShare }
 
 // shrink merges the key's leaf, and whatever that leaves with few entries above
-// it. The DELETE has taken effect already, so an error here is not returned. Each
-// level has a transaction of its own, so a crash between two leaves a parent with
-// few entries.
-func (s *Store) shrink() {
+// it. The DELETE has taken effect already, so only an error that wraps
+// client.ErrUncertain is returned: the merge is the worker's to settle then, and
+// has locked what others need. Each level has a transaction of its own, so a crash
+// between two leaves a parent with few entries.
+func (s *Store) shrink() error {
 	s.more = true
 	for s.level = 0; s.more && s.level < s.height; s.level++ {
 		if err := s.do(s.mergeTx); err != nil {
 			s.stats.Kept++
-			return
+			if errors.Is(err, client.ErrUncertain) {
+				return fmt.Errorf("merge nodes of level %d: %w", s.level, err)
+			}
+			return nil
 		}
 	}
+	return nil
 }
 
 // merge is the transaction that merges the node of s.level on the way to the key

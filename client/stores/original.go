@@ -108,6 +108,18 @@ func (t *localTurns) Leave(w *original.Waiter, word uint64) bool {
 	return t.locks.Leave(w, word)
 }
 
+func (t *localTurns) Forget(lock, word uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.locks.Forget(lock, word)
+}
+
+func (t *localTurns) Unclaimed() (lock, word uint64) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.locks.Unclaimed()
+}
+
 // turnsOf returns the local locks that workers of a process share; nil: a worker shares none.
 func turnsOf(p *Process, hands int) original.Turns {
 	if p == nil || hands == 0 {

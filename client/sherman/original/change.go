@@ -165,7 +165,10 @@ func (s *Store) insert(key, value []byte) (bool, error) {
 	slot := l.free()
 	// There is a separator of an earlier split, which its parent waits for.
 	if slot < 0 && len(s.pending) > 0 {
-		return false, errors.Join(s.unlock(), s.adoptPending())
+		if err := s.unlock(); err != nil {
+			return false, err
+		}
+		return false, s.adoptPending()
 	}
 	b := s.ep.Batch()
 	if kind == slotBeside {

@@ -43,6 +43,18 @@ func (t *sharedTurns) Leave(w *Waiter, word uint64) bool {
 	return t.LocalLocks.Leave(w, word)
 }
 
+func (t *sharedTurns) Forget(lock, word uint64) {
+	t.Lock()
+	defer t.Unlock()
+	t.LocalLocks.Forget(lock, word)
+}
+
+func (t *sharedTurns) Unclaimed() (lock, word uint64) {
+	t.Lock()
+	defer t.Unlock()
+	return t.LocalLocks.Unclaimed()
+}
+
 // yielding is an endpoint that lets other goroutines run behind each batch.
 // Otherwise workers with verbs that take no time would not meet.
 type yielding struct{ rdma.Endpoint }
@@ -136,14 +148,30 @@ func TestLocalLocks(t *testing.T) {
 	hands(0, true)
 	leave(0, 5, true)
 	ahead(1, 0, 5)
+	l.Forget(7, 5)
+	ahead(1, 0, 0)
 	hands(1, true)
 	leave(1, 6, true)
 	ahead(3, 0, 6)
 	hands(3, false) // twice in a row
 	leave(3, 0, false)
-	ahead(4, 0, 0)
+	ahead(4, 0, 6) // which 3 has not taken
+	unclaimed := func(word uint64) {
+		t.Helper()
+		if lock, got := l.Unclaimed(); got != word || lock != word/6*7 {
+			t.Errorf("lock %d is unclaimed, with word %d, want %d", lock, got, word)
+		}
+	}
+	unclaimed(0)
+	leave(4, 0, false)
+	unclaimed(6)
+	l.Join(&w[4], 7)
+	ahead(4, 0, 6)
+	unclaimed(0)
+	l.Forget(7, 6)
 	hands(4, false) // none waits
 	leave(4, 9, false)
+	unclaimed(0)
 	if n, _ := l.Ahead(&other); n != 0 || len(l.lines) != 1 {
 		t.Errorf("another lock has %d ahead, and there are %d lines", n, len(l.lines))
 	}

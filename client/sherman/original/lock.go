@@ -56,9 +56,6 @@ type held struct {
 	at rdma.Addr
 	// word is what the worker has put there, or was about to.
 	word lockWord
-	// from is the word by which the lock was handed over, until it is known that
-	// the worker's own word has replaced it; 0: it was not handed over.
-	from lockWord
 	// sent: the node may have been written.
 	sent bool
 	// image is the node as it was read. It lies in batch.
@@ -180,10 +177,11 @@ func (k *locker) awaitTurn() (lockWord, error) {
 //
 // The lock always names the client of which verbs may be in flight. A crash
 // before the CAS leaves the lock to the worker that handed it over, which has
-// nothing in flight; behind the CAS it is this worker's.
+// nothing in flight; behind the CAS it is this worker's. After a failure before
+// the CAS its word stays in the line, for the next worker that wants the lock, and
+// for releaseUnclaimed.
 func (k *locker) takeOver(from lockWord) (bool, error) {
 	h := &k.held
-	h.from = from
 	b := k.ep.Batch()
 	cas := b.CompareSwap(h.at, uint64(from), uint64(h.word))
 	read := b.Read(k.trees.at(h.r), k.nodeBytes)
@@ -191,7 +189,7 @@ func (k *locker) takeOver(from lockWord) (bool, error) {
 		return false, k.failed(b, err)
 	}
 	// From here on the lock, if it is the worker's, has its own word.
-	h.from = 0
+	k.turns.Forget(uint64(h.at), uint64(from))
 	if !cas.Swapped() {
 		b.Release()
 		return false, nil
@@ -263,6 +261,28 @@ func (k *locker) release() error {
 	}
 	defer b.Release()
 	return k.released(cas)
+}
+
+// releaseUnclaimed releases the locks that were handed over to workers which failed
+// before they made them their own, if no other worker of the process waits for
+// them. Nothing is written under such a lock, and the CAS expects the word by which
+// it was handed over. So it does no harm if it lands late, or if another worker
+// takes the lock over meanwhile.
+func (k *locker) releaseUnclaimed() error {
+	for {
+		at, word := k.turns.Unclaimed()
+		if word == 0 {
+			return nil
+		}
+		b := k.ep.Batch()
+		b.CompareSwap(rdma.Addr(at), word, 0)
+		err := k.do(stepRelease, b)
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("release a lock that was handed over: %w", err)
+		}
+		k.turns.Forget(at, word)
+	}
 }
 
 // forget releases the buffer of the node that was read.

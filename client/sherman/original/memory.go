@@ -189,10 +189,10 @@ func (m *memory) grab(a *arena, n int) error {
 		cas, i := m.ep.Batch(), 0
 		for ; i < run && cas.Len() < want; i++ {
 			w := owner(le.Uint64(words[8*i:]))
+			q := makePointer(makeRef(n, p.cursor+i), w.generation())
 			// The object is free. The CAS keeps its generation, which was counted
 			// up when it became free.
-			if w.client() == 0 {
-				q := makePointer(makeRef(n, p.cursor+i), w.generation())
+			if w.client() == 0 && !m.takes(a, q) {
 				cas.CompareSwap(a.word(q.ref()), uint64(w), q.owned(m.id))
 			}
 		}
@@ -207,6 +207,14 @@ func (m *memory) grab(a *arena, n int) error {
 		want -= got
 	}
 	return nil
+}
+
+// takes reports whether a job that is not done is to take what q is the next use of.
+// Another client may have freed it meanwhile. The job must not meet that use in the
+// client's name by a grab, and take it for its own doing.
+func (m *memory) takes(a *arena, q pointer) bool {
+	due := func(j job) bool { return j.a == a && j.take != 0 && j.take.next() == q }
+	return slices.ContainsFunc(m.todo, due) || m.batch != nil && slices.ContainsFunc(m.inFlight, due)
 }
 
 // grabbed posts the CASes of grab, and returns how many objects the client has

@@ -314,6 +314,11 @@ func (s *Store) tryLeave() error {
 	if err := s.settle(); err != nil {
 		return err
 	}
+	// A lock that this worker has handed over names it as long as no other one has
+	// made it its own.
+	if err := s.releaseUnclaimed(); err != nil {
+		return err
+	}
 	// The nodes of these separators have the client's name, until work marks
 	// them as linked.
 	if err := s.adoptPending(); err != nil {

@@ -1,6 +1,7 @@
 package original
 
 import (
+	"bytes"
 	"fmt"
 	"slices"
 
@@ -22,6 +23,9 @@ type unresolvedWrite struct {
 	fresh fresh
 	// inFlight is the batch that may be in flight; nil: nothing is.
 	inFlight *rdma.Batch
+	// left is the node as the release of a try to settle it leaves it; nil: no try
+	// has posted one. It is not known whether that release has landed.
+	left []byte
 	// done: it is settled, and the operation took effect.
 	done bool
 }
@@ -58,12 +62,18 @@ func (k *locker) keepUnresolved(b *rdma.Batch) {
 // is useful. After an error the write stays unresolved, and the next operation
 // begins with it.
 func (k *locker) settle() error {
+	if !k.unresolved.open {
+		return nil
+	}
 	for k.unresolved.open {
 		err := k.trySettle()
 		if err != nil && !k.rejoin(err) {
 			return fmt.Errorf("settle node %v: %w", k.unresolved.r, err)
 		}
 	}
+	// The worker may have failed to take a lock over. What fails here is left to
+	// the next worker that wants the lock, or leaves.
+	_ = k.releaseUnclaimed()
 	return nil
 }
 
@@ -92,12 +102,16 @@ func (k *locker) trySettle() error {
 	}
 	word := lockWord(le.Uint64(p))
 	b.Release()
-	// The lock is the worker's by its own word, or still by the word by which it
-	// was handed over.
-	if word == d.word || d.from != 0 && word == d.from {
-		if err := k.settleHeld(word); err != nil {
+	// The lock is the worker's. One that still has the word by which it was handed
+	// over is not.
+	if word == d.word {
+		if err := k.settleHeld(); err != nil {
 			return err
 		}
+		// The release of an earlier try has landed. It does not tell that the write
+		// has.
+	} else if d.left != nil {
+		k.resolve(d.left)
 		// The release has landed, and so has all that was posted before it.
 	} else if d.done = d.sent; d.done {
 		k.used(&d.fresh)
@@ -111,7 +125,7 @@ func (k *locker) trySettle() error {
 
 // settleHeld mends the node of a lock that the worker has, and releases it. Both
 // are in one batch, in order: a crash leaves the lock, or a node that is whole.
-func (k *locker) settleHeld(word lockWord) error {
+func (k *locker) settleHeld() error {
 	d := &k.unresolved
 	b, p, err := k.read(stepSettle, k.trees.at(d.r), k.nodeBytes)
 	if err != nil {
@@ -127,10 +141,11 @@ func (k *locker) settleHeld(word lockWord) error {
 		w.Release()
 		return err
 	}
-	cas := w.CompareSwap(d.at, uint64(word), 0)
+	cas := w.CompareSwap(d.at, uint64(d.word), 0)
 	if err := k.do(stepSettle, w); err != nil {
 		if k.sent {
-			d.inFlight = w
+			// p is the batch's, and is mended.
+			d.inFlight, d.left = w, bytes.Clone(p)
 		} else {
 			w.Release()
 		}

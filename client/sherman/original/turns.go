@@ -19,8 +19,16 @@ type Turns interface {
 	HandsOver(w *Waiter) bool
 	// Leave ends a worker's wait, or its turn. With a word, by which it holds the
 	// lock, it hands the lock over. It returns false if no other worker waits any
-	// more: then the worker has to release the lock.
+	// more: then the worker has to release the lock. A word that was handed over to
+	// the worker itself stays for the next in line, or the next to join, until
+	// Forget.
 	Leave(w *Waiter, word uint64) bool
+	// Forget says that a lock does not have the word any more by which it was handed
+	// over.
+	Forget(lock, word uint64)
+	// Unclaimed returns a lock that was handed over, with its word, if no worker is
+	// in its line; word 0: there is none.
+	Unclaimed() (lock, word uint64)
 }
 
 // Waiter is a worker's place in a line. The zero Waiter is in no line.
@@ -34,19 +42,21 @@ type Waiter struct {
 type LocalLocks struct {
 	// most bounds the hand-overs in a row.
 	most int
-	// lines has those with a waiter, by the address of the lock.
+	// lines has those with a waiter or a word, by the address of the lock.
 	lines map[uint64]*line
 	// spare has lines that are used again.
 	spare []*line
 }
 
-// line is the line in front of a lock. first has its turn.
+// line is the line in front of a lock. first has its turn; nil: no worker is in
+// line.
 type line struct {
 	// lock is the address of the lock.
 	lock  uint64
 	first *Waiter
 	last  *Waiter
-	// word was handed over to first; 0: nothing was.
+	// word is what the lock was handed over with, and may still have, to first or to
+	// one that has left since; 0: it was not handed over.
 	word uint64
 	// hands counts the hand-overs in a row.
 	hands int
@@ -72,8 +82,11 @@ func (t *LocalLocks) Join(w *Waiter, lock uint64) {
 		} else {
 			l = new(line)
 		}
-		*l = line{lock: lock, first: w}
+		*l = line{lock: lock}
 		t.lines[lock] = l
+	}
+	if l.first == nil {
+		l.first = w
 	} else {
 		l.last.next = w
 	}
@@ -112,18 +125,40 @@ func (t *LocalLocks) Leave(w *Waiter, word uint64) bool {
 	}
 	// The lock passes to the next in line, with the word by which it is held.
 	handed := word != 0 && w.next != nil
-	l.first, l.word = w.next, 0
+	l.first = w.next
 	if handed {
 		l.word = word
 		l.hands++
 	} else {
 		l.hands = 0
 	}
-	// The line is empty, and may be used for another lock.
-	if l.first == nil {
+	t.end(l)
+	*w = Waiter{}
+	return handed
+}
+
+// end ends a line without a waiter or a word. It may be used for another lock.
+func (t *LocalLocks) end(l *line) {
+	if l.first == nil && l.word == 0 {
 		delete(t.lines, l.lock)
 		t.spare = append(t.spare, l)
 	}
-	*w = Waiter{}
-	return handed
+}
+
+// Forget implements Turns.
+func (t *LocalLocks) Forget(lock, word uint64) {
+	if l := t.lines[lock]; l != nil && l.word == word {
+		l.word = 0
+		t.end(l)
+	}
+}
+
+// Unclaimed implements Turns.
+func (t *LocalLocks) Unclaimed() (lock, word uint64) {
+	for _, l := range t.lines {
+		if l.first == nil {
+			return l.lock, l.word
+		}
+	}
+	return 0, 0
 }
