@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
@@ -127,8 +128,14 @@ func (k *locks) create(place uint64) error {
 }
 
 // split is 1 to 6. An error behind 1 leaves locks, which settle ends before the
-// next operation.
+// next operation. It wraps client.ErrUncertain: behind 3 settle finishes the
+// rehash, so that an entry names the memory.
 func (k *locks) split(r *rehash) (done bool, err error) {
+	defer func() {
+		if err != nil && k.unfinished {
+			err = fmt.Errorf("%w: %w", client.ErrUncertain, err)
+		}
+	}()
 	s := k.s
 	old := makeEntry(r.from.depth, r.from.place)
 	// The word of the entry is the one by which the client knows the subtable: if

@@ -59,6 +59,8 @@ var mutants = []teeth.Mutant{
 		At: "if $err := $r.move(); $err != nil { $*fail }", Do: "defer r.move()", Test: "TestExplore/race"},
 	{Rule: "the master ends a rehash of the original", In: "locks.end",
 		At: "$child.locked() && $child.holder() == $c && $*deeper", Do: "child.place() == 0", Test: "TestExplore/race"},
+	{Rule: "memory that an entry may name holds no other subtable", In: "locks.split",
+		At: "$err != nil && $k.unfinished", Do: "false", Test: "TestMemoryOfFailedRehash"},
 	// Memory.
 	{Rule: "a use of a block has a tag of its own", In: "memory.replaced",
 		At: "$m.tag($w) + 1", Do: "m.tag(w)"},
