@@ -140,3 +140,28 @@ func TestMemoryOfFailedRehash(t *testing.T) {
 		sound(t, f, keys+1)
 	}
 }
+
+// TestUnfinishedRehash: an INSERT that leaves a rehash unfinished, of which other clients meet the
+// locks, says that its outcome is unknown, so that its worker is given up. If the worker goes on
+// with GETs, these end the rehash.
+func TestUnfinishedRehash(t *testing.T) {
+	const keys = 20
+	for _, c := range []struct {
+		format string
+		step   rdma.Step
+	}{{Locked, stepSwapEntry}, {Locked, stepWriteSubtable}, {Locked, stepMoveSlot}, {DTX, "write the log"},
+		{RTX, "decide"}} {
+		f := memPool(t, 2, c.format, Params{Groups: 4, PairBytes: 64, Depth: 8, Clients: 8, Timeout: time.Second})
+		s := failingOn(t, f, c.step, rdma.ErrTimeout, keys)
+		s.splits = func(int) bool { return true }
+		if err := s.Insert(key(keys), nil); !errors.Is(err, client.ErrUncertain) {
+			t.Errorf("%s: an INSERT where %q fails ends in %v", c.format, c.step, err)
+		}
+		s.splits = nil
+		has(t, s, keys)
+		must(t, s.Insert(key(keys), key(keys)))
+		has(t, s, keys+1)
+		must(t, s.Close())
+		sound(t, f, keys+1)
+	}
+}

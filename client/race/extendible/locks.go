@@ -73,7 +73,8 @@ type locks struct {
 }
 
 // await waits for a lock, until the operation's time is over. The error names the
-// holder.
+// holder. If an error has left the lock of a rehash of the worker's own, await ends
+// that rehash: a GET may meet the lock before the next write does.
 func (k *locks) await(suffix uint64) error {
 	var met entryWord
 	// No other client takes what this one waits for, so it need not be quick when
@@ -83,6 +84,11 @@ func (k *locks) await(suffix uint64) error {
 		e, err := k.read(suffix)
 		if err == nil && !e.locked() {
 			return nil
+		}
+		if err == nil && e.holder() == k.s.id {
+			if err = k.s.trips.Land(nil); err == nil {
+				err = k.settle()
+			}
 		}
 		if err == nil {
 			met = e

@@ -61,6 +61,10 @@ var mutants = []teeth.Mutant{
 		At: "$child.locked() && $child.holder() == $c && $*deeper", Do: "child.place() == 0", Test: "TestExplore/race"},
 	{Rule: "memory that an entry may name holds no other subtable", In: "locks.split",
 		At: "$err != nil && $k.unfinished", Do: "false", Test: "TestMemoryOfFailedRehash"},
+	{Rule: "an INSERT says that it has left a rehash", In: "Store.makeRoom",
+		At: "return fmt.Errorf(\"split a subtable: %w\", $err)", Do: "return errTime", Test: "TestUnfinishedRehash"},
+	{Rule: "a GET ends the rehash that its worker has left", In: "locks.await",
+		At: "$err == nil && $e.holder() == $k.s.id", Do: "false", Test: "TestUnfinishedRehash"},
 	// Memory.
 	{Rule: "a use of a block has a tag of its own", In: "memory.replaced",
 		At: "$m.tag($w) + 1", Do: "m.tag(w)"},
