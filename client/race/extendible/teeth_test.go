@@ -74,6 +74,8 @@ var mutants = []teeth.Mutant{
 		At: "$w.empty() || $s.block($w) != $x.number", Do: "w.empty() || m.block(w) > 0"},
 	{Rule: "a scan looks behind the slots", In: "memory.isFree",
 		At: "$s.directory.judge($*how) != valid", Do: "x.look == nil"},
+	{Rule: "no chunk is given back while a CAS may make a slot name a block of it", In: "Store.update",
+		At: "if errors.Is($err, client.ErrUncertain) { $*keep }", Do: "", Test: "TestLateUpdate"},
 	{Rule: "a pair is the one that its slot names", In: "decodePair",
 		At: "$at != $w.as(live) || $*long", Do: "at == 0 || pairBytes(key, value) > len(p)"},
 	{Rule: "a pair is whole", In: "decodePair",
