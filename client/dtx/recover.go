@@ -26,7 +26,7 @@ var errClaimed = fmt.Errorf("another client recovers it, or died at that: %w", r
 func (w *Worker) Recover(c rdma.ClientID) error {
 	w.trips.Begin()
 	for p := w.waits; ; {
-		err := w.recover(c, func() (bool, error) { return true, nil })
+		err := w.recover(c, nil)
 		if !errors.Is(err, errClaimed) || !p.Again() {
 			return err
 		}
@@ -102,13 +102,15 @@ type clientState struct {
 }
 
 // recover is Recover. Under the claim, still reports whether the client is the
-// one that was meant. A later holder of the identity begins by a claim of its
-// own, so what is read after still stays as it is.
+// one that was meant; nil: no other client recovers it at the same time. A later
+// holder of the identity begins by a claim of its own, so what is read after still
+// stays as it is.
 //
 // The claim is kept until no verb of the recovery is in flight. Otherwise another
 // client could replay the log while a WRITE of this worker lands late, over what
-// a third client has committed. A crash leaves the claim, which is free when this
-// worker is recovered itself.
+// a third client has committed. A WRITE that its node did not answer may land until
+// a later try has reached the node, so that try yields the claim. A crash leaves
+// the claim, which is free when this worker is recovered itself.
 func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	if c == 0 || int(c) > w.Clients {
 		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
@@ -128,6 +130,12 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	err = w.recoverClaimed(c, claim, still)
 	if landed := w.land(); landed != nil {
 		return errors.Join(err, landed)
+	}
+	if err == nil {
+		delete(w.unreplayed, c)
+	}
+	if w.unreplayed[c] {
+		return fmt.Errorf("recover client %d: %w", c, err)
 	}
 	at := w.log(c).Add(claimAt)
 	_, _, yielded := w.trips.Swap(stepYieldLog, at, uint64(claim), uint64(claim.written()))
@@ -196,9 +204,11 @@ func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 // with old data, or another client would make objects at places that a replay
 // still writes.
 func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bool, error)) error {
-	// Otherwise another client has recovered it.
-	if meant, err := still(); err != nil || !meant {
-		return err
+	if still != nil {
+		// Otherwise another client has recovered it.
+		if meant, err := still(); err != nil || !meant {
+			return err
+		}
 	}
 	// The batch has the record, of which the entries are a part. It is not
 	// released before they are replayed.
@@ -210,6 +220,9 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 	}
 	if e.entries != nil {
 		if err := w.replay(e.entries, e.lock); err != nil {
+			if still != nil && errors.Is(err, rdma.ErrNodeDown) {
+				w.unreplayed[c] = true
+			}
 			return err
 		}
 	}

@@ -1,7 +1,9 @@
 package dtx
 
 import (
+	"bytes"
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -80,6 +82,73 @@ func TestReplayOnce(t *testing.T) {
 	if slow.stats.Replayed != 1 || other.stats.Replayed != 0 {
 		t.Errorf("the slow one replayed %d, the other %d", slow.stats.Replayed, other.stats.Replayed)
 	}
+}
+
+// lateReplay is the endpoint of a worker that does not reach a node when it replays. What it posts
+// there is held up, and may land later.
+type lateReplay struct {
+	rdma.Endpoint
+	node int // -1: it reaches all
+	held []rdma.Op
+}
+
+func (e *lateReplay) Post(b *rdma.Batch) error {
+	cut := b.Step() == stepReplay && e.node >= 0
+	for i := range b.Len() {
+		op := b.Op(i)
+		switch late := *op; {
+		case !cut || op.Addr.Node() != e.node:
+		case op.Verb == rdma.Write:
+			late.Buf = bytes.Clone(op.Buf)
+			e.held = append(e.held, late)
+			op.Verb = rdma.Read
+		default:
+			e.held = append(e.held, late)
+			op.Expect = ^op.Expect // no word has that
+		}
+	}
+	err := e.Endpoint.Post(b)
+	for i := range b.Len() {
+		if op := b.Op(i); cut && op.Addr.Node() == e.node {
+			op.Fail(rdma.ErrNodeDown)
+		}
+	}
+	return err
+}
+
+// TestLateReplay: a node does not answer the WRITE of a recovery, which lands later. No other client
+// has replayed the log by then, so it is not written over what a third one has committed.
+func TestLateReplay(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 2})
+	a, b := l.Root(0), l.Root(1)
+	w := worker(t, f, l, Options{})
+	must(t, set(w, "old", a, b))
+	ep, err := f.Open("dead")
+	must(t, err)
+	dead := open(t, fault.New(ep, fault.Fault{Step: stepCommit, Crash: fault.Stop}), l, Options{})
+	wantError(t, set(dead, "dead's", a, b), rdma.ErrClosed)
+	must(t, f.Revoke(dead.id))
+	must(t, ep.Close())
+	meant := f.Clients()[slices.IndexFunc(f.Clients(), func(c rdma.Client) bool { return c.ID == dead.id })]
+	ep, err = f.Open("cut off")
+	must(t, err)
+	e := &lateReplay{Endpoint: ep, node: 1 - l.log(dead.id).Node()}
+	slow := open(t, e, l, Options{})
+	wantError(t, slow.Adopt(f, meant), rdma.ErrNodeDown)
+	other := worker(t, f, l, Options{Timeout: brief})
+	wantError(t, other.Recover(dead.id), rdma.ErrTimeout)
+	wantError(t, set(other, "later", a, b), rdma.ErrTimeout)
+	wantError(t, slow.Close(), client.ErrUncertain)
+	raw := newRaw(t, f, l).ep
+	late := raw.Batch()
+	late.Write(e.held[0].Addr, e.held[0].Buf)
+	late.CompareSwap(e.held[1].Addr, e.held[1].Expect, e.held[1].Value)
+	must(t, rdma.Do(raw, late, time.Second))
+	e.node = -1
+	must(t, slow.Adopt(f, meant))
+	must(t, slow.Close())
+	must(t, other.Recover(dead.id))
+	wantData(t, w, "[dead's dead's]", a, b)
 }
 
 // TestDeadMaster: when a client dies in a recovery, another one takes the

@@ -53,5 +53,5 @@ func (m *Recoverer) Recover(v rdma.View, c rdma.ClientID) error {
 	}
 	m.w.view.Enter(v)
 	m.w.trips.Begin()
-	return m.w.recover(c, func() (bool, error) { return true, nil })
+	return m.w.recover(c, nil)
 }

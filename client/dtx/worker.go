@@ -86,7 +86,10 @@ type Worker struct {
 	pendingReleases []swap
 	// pending are transactions of unknown outcome.
 	pending kit.Unresolved[pending]
-	memory  memory
+	// unreplayed are clients of which the worker keeps the claim, since a WRITE of a
+	// replay may land late.
+	unreplayed map[rdma.ClientID]bool
+	memory     memory
 	// each are the objects that Each reads.
 	each []reading
 	// seenData is what Look has returned.
@@ -109,7 +112,7 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 	if o.Timeout <= 0 {
 		o.Timeout = time.Second
 	}
-	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client()}
+	w := &Worker{Layout: l, ep: ep, opt: o, id: ep.Client(), unreplayed: map[rdma.ClientID]bool{}}
 	w.trips = kit.NewTrips(ep, kit.NewBudget(ep, o.Timeout, 0), errTime)
 	if w.id == 0 || int(w.id) > l.Clients {
 		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
@@ -171,6 +174,10 @@ func (w *Worker) Close() error {
 	}
 	if err == nil && w.memory.table.Late {
 		err = fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
+	}
+	// Other clients wait for the claim until this worker is recovered itself.
+	if err == nil && len(w.unreplayed) > 0 {
+		err = fmt.Errorf("it has not recovered all clients that it has claimed: %w", client.ErrUncertain)
 	}
 	if err != nil {
 		return fmt.Errorf("close client %d: %w", w.id, err)

@@ -8,6 +8,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
 )
 
 // TestTornPair: a pair that is damaged is not taken for another one, or for none.
@@ -97,4 +98,70 @@ func TestRecoverUnderRehash(t *testing.T) {
 	must(t, other.Close())
 	must(t, master.Close())
 	sound(t, f, 0)
+}
+
+// failingOn returns a store of which the first verb of a step fails, with keys that are there.
+func failingOn(t *testing.T, f rdma.Fabric, step rdma.Step, with error, keys int) *Store {
+	t.Helper()
+	ep, err := f.Open("worker")
+	must(t, err)
+	s, err := Open(fault.New(ep, fault.Fault{Step: step, Err: with}), Options{})
+	must(t, err)
+	for i := range keys {
+		must(t, s.Insert(key(i), key(i)))
+	}
+	return s
+}
+
+// has expects keys with the values that they were inserted with.
+func has(t *testing.T, s *Store, keys int) {
+	t.Helper()
+	for i := range keys {
+		if v, err := s.Get(key(i)); err != nil || string(v) != string(key(i)) {
+			t.Errorf("get %d: %q, %v", i, v, err)
+		}
+	}
+}
+
+// TestMemoryOfFailedRehash: a rehash of the original fails when an entry names the new subtable. It
+// is ended by the next write, and the rehash behind that takes other memory.
+func TestMemoryOfFailedRehash(t *testing.T) {
+	const keys = 20
+	for _, step := range []rdma.Step{stepMoveSlot, stepWriteSubtable} {
+		f := memPool(t, 2, Locked, Params{Groups: 4, PairBytes: 64, Depth: 8, Clients: 8, Timeout: time.Second})
+		s := failingOn(t, f, step, rdma.ErrNodeDown, keys)
+		if err := s.split(); err == nil {
+			t.Fatalf("%s fails, and the rehash does not", step)
+		}
+		must(t, s.Insert(key(keys), key(keys)))
+		must(t, s.split())
+		has(t, s, keys+1)
+		must(t, s.Close())
+		sound(t, f, keys+1)
+	}
+}
+
+// TestUnfinishedRehash: an INSERT that leaves a rehash unfinished, of which other clients meet the
+// locks, says that its outcome is unknown, so that its worker is given up. If the worker goes on
+// with GETs, these end the rehash.
+func TestUnfinishedRehash(t *testing.T) {
+	const keys = 20
+	for _, c := range []struct {
+		format string
+		step   rdma.Step
+	}{{Locked, stepSwapEntry}, {Locked, stepWriteSubtable}, {Locked, stepMoveSlot}, {DTX, "write the log"},
+		{RTX, "decide"}} {
+		f := memPool(t, 2, c.format, Params{Groups: 4, PairBytes: 64, Depth: 8, Clients: 8, Timeout: time.Second})
+		s := failingOn(t, f, c.step, rdma.ErrTimeout, keys)
+		s.splits = func(int) bool { return true }
+		if err := s.Insert(key(keys), nil); !errors.Is(err, client.ErrUncertain) {
+			t.Errorf("%s: an INSERT where %q fails ends in %v", c.format, c.step, err)
+		}
+		s.splits = nil
+		has(t, s, keys)
+		must(t, s.Insert(key(keys), key(keys)))
+		has(t, s, keys+1)
+		must(t, s.Close())
+		sound(t, f, keys+1)
+	}
 }

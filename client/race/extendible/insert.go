@@ -116,7 +116,7 @@ func (s *Store) insertOnce() error {
 	return s.decide(a)
 }
 
-// keepUnresolved notes that a slot may have the operation's proposal.
+// keepUnresolved notes that a slot may have the operation's word, or may get it yet.
 func (s *Store) keepUnresolved() {
 	s.unresolved = append(s.unresolved, unresolvedWord{s.op.hash, s.op.block.number})
 }

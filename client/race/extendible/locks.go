@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
@@ -72,7 +73,8 @@ type locks struct {
 }
 
 // await waits for a lock, until the operation's time is over. The error names the
-// holder.
+// holder. If an error has left the lock of a rehash of the worker's own, await ends
+// that rehash: a GET may meet the lock before the next write does.
 func (k *locks) await(suffix uint64) error {
 	var met entryWord
 	// No other client takes what this one waits for, so it need not be quick when
@@ -82,6 +84,11 @@ func (k *locks) await(suffix uint64) error {
 		e, err := k.read(suffix)
 		if err == nil && !e.locked() {
 			return nil
+		}
+		if err == nil && e.holder() == k.s.id {
+			if err = k.s.trips.Land(nil); err == nil {
+				err = k.settle()
+			}
 		}
 		if err == nil {
 			met = e
@@ -127,8 +134,14 @@ func (k *locks) create(place uint64) error {
 }
 
 // split is 1 to 6. An error behind 1 leaves locks, which settle ends before the
-// next operation.
+// next operation. It wraps client.ErrUncertain: behind 3 settle finishes the
+// rehash, so that an entry names the memory.
 func (k *locks) split(r *rehash) (done bool, err error) {
+	defer func() {
+		if err != nil && k.unfinished {
+			err = fmt.Errorf("%w: %w", client.ErrUncertain, err)
+		}
+	}()
 	s := k.s
 	old := makeEntry(r.from.depth, r.from.place)
 	// The word of the entry is the one by which the client knows the subtable: if

@@ -190,6 +190,11 @@ func (s *Store) update() error {
 		switch {
 		case err != nil:
 			s.memory.settle(o.block, err)
+			// The CAS may land late. Until it has, the block's chunk must not be given
+			// back: another client would find the block free.
+			if errors.Is(err, client.ErrUncertain) {
+				s.keepUnresolved()
+			}
 			return err
 		case out == done:
 			s.memory.used(o.block, o.hash, a.slot)

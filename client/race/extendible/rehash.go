@@ -8,7 +8,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/race"
-	"github.com/farkv/farkv/node/rdma"
 )
 
 const (
@@ -71,9 +70,11 @@ func (s *Store) makeRoom(in subtable) error {
 	r := rehash{s: s, from: in, to: place}
 	split, err := s.directory.shared.split(&r)
 	switch {
-	// An entry may name the memory, so it is not used again.
+	// An entry may name the memory, so it is not used again. The INSERT itself did
+	// nothing yet, but other clients may wait for the locks until the worker writes
+	// again, or is given up because of this error.
 	case err != nil && errors.Is(err, client.ErrUncertain):
-		return notKnown(err)
+		return fmt.Errorf("split a subtable: %w", err)
 	// No entry names the memory, so the next rehash may use it.
 	case !split:
 		s.memory.spare = append(s.memory.spare, place)
@@ -131,10 +132,6 @@ func (o *operation) passing() (sum uint64) {
 	}
 	return sum
 }
-
-// notKnown is the error of an INSERT that did nothing yet when the outcome of its
-// rehash was unknown: that outcome is no part of the INSERT's answer.
-func notKnown(err error) error { return fmt.Errorf("split a subtable (%v): %w", err, rdma.ErrTimeout) }
 
 // rehash copies the slots of the keys that move from a subtable to a new one,
 // where they have the same places. Then it sweeps what they leave.

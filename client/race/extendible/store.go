@@ -47,8 +47,8 @@ type Store struct {
 	op operation
 	// value is what the last GET has returned; it is valid until the next call.
 	value []byte
-	// unresolved are proposals and void words that may be in slots. The next write
-	// settles them first.
+	// unresolved are words that may be in slots, or may come there yet. The next
+	// write settles them first.
 	unresolved []unresolvedWord
 	// removal is what the last DELETE has left.
 	removal removal
@@ -61,8 +61,9 @@ type Store struct {
 // is room.
 func (s *Store) splitsEarly(in subtable) bool { return s.splits != nil && s.splits(in.depth) }
 
-// unresolvedWord is a proposal or void word that may be in a slot, left by an operation
-// that gave up. hash says in which buckets, and block which block the word names.
+// unresolvedWord is a word that may be in a slot, left by an operation that gave up.
+// hash says in which buckets, and block which block the word names. A proposal or void
+// word is taken away; a live one stays.
 type unresolvedWord struct{ hash, block uint64 }
 
 // Stats count what leaves the common case. They only grow.
@@ -276,7 +277,7 @@ func (s *Store) settle() error {
 		// the next write.
 		d := s.unresolved[len(s.unresolved)-1]
 		if err := s.directory.clear(d.hash, d.block); err != nil {
-			return fmt.Errorf("a proposal of an earlier operation: %w", err)
+			return fmt.Errorf("a word of an earlier operation: %w", err)
 		}
 		s.unresolved = s.unresolved[:len(s.unresolved)-1]
 	}
