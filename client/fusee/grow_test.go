@@ -392,6 +392,8 @@ var growMutants = []teeth.Mutant{
 		At: "$wr.$s.$Index.Where($w.$slot, $w.$hash)", Do: "$w.$slot"},
 	{Rule: "an unresolved write moves with its pair", In: "unresolvedWrites.followPairs",
 		At: "$u.$s.$Index.Where($s.$slot, $s.$hash)", Do: "$s.$slot", Test: "TestUnresolvedMoves"},
+	{Rule: "a write becomes unresolved where its pair is by now", In: "Client.keepUnresolved",
+		At: "$c.$s.$Index.Where($w.$slot, $w.$hash)", Do: "$w.$slot", Test: "TestUncertainWriteMoves"},
 	{Rule: "a client learns the size in each view", In: "follower.applyView",
 		At: "$f.$sized && $v.Epoch == $f.$s.$View.Epoch && !$v.Busy", Do: "$f.$sized"},
 }

@@ -1,0 +1,96 @@
+package fusee
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// onStep runs a function before each batch of its worker. An error of it fails the batch, which is
+// not posted.
+type onStep struct {
+	rdma.Endpoint
+	then func(b *rdma.Batch) error
+}
+
+func (h *onStep) Post(b *rdma.Batch) error {
+	if h.then != nil {
+		if err := h.then(b); err != nil {
+			return err
+		}
+	}
+	return h.Endpoint.Post(b)
+}
+
+// once returns an onStep.then that fails the first batch of a step.
+func once(step rdma.Step, cause error) func(b *rdma.Batch) error {
+	done := false
+	return func(b *rdma.Batch) error {
+		if done || b.Step() != step {
+			return nil
+		}
+		done = true
+		return &rdma.OpError{Verb: b.Op(0).Verb, Addr: b.Op(0).Addr, Len: b.Op(0).Len(), Err: cause}
+	}
+}
+
+// TestUncertainWriteMoves: a view in which the index grows cuts an UPDATE off, and its client cannot
+// catch up with that view within the operation. The pair has moved by then. What the client frees
+// later is not the pair that the key has, whether the master took the UPDATE back or completed it.
+func TestUncertainWriteMoves(t *testing.T) {
+	for _, lands := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lands: %v", lands), func(t *testing.T) { uncertainWriteMoves(t, lands) })
+	}
+}
+
+func uncertainWriteMoves(t *testing.T, lands bool) {
+	f := simPool(t, 3, growing(2, 2, 4))
+	h := &onStep{Endpoint: open2(t, f)}
+	c, err := Open(h, Options{})
+	must(t, err)
+	larger := c.s.Index
+	larger.Resize(c.s.Subtables, make([][]node.Replica, 2))
+	moves := 0
+	for larger.SubtableOf(race.Hash(key(moves))) == 0 {
+		moves++
+	}
+	for i := range 20 {
+		must(t, c.Insert(key(i), []byte("old")))
+	}
+	must(t, c.views.ask(2))
+	h.then = func(b *rdma.Batch) error {
+		if b.Step() != session.StepCASBackups {
+			return nil
+		}
+		h.then = once(session.StepReadTables, rdma.ErrTimeout)
+		if lands {
+			must(t, rdma.Do(h.Endpoint, b, time.Second))
+		}
+		recoverNow(t, f)
+		return fmt.Errorf("cut off: %w", rdma.ErrStale)
+	}
+	wantError(t, c.Update(key(moves), []byte("new")), client.ErrUncertain)
+	want := "old"
+	if lands {
+		want = "new"
+	}
+	// The next write resolves it, and others use what is free then.
+	must(t, c.Insert(key(20), []byte("old")))
+	if n := len(c.s.Index.Place); n != 2 {
+		t.Fatalf("the index has %d subtables: this test shows nothing", n)
+	}
+	for i := 21; i < 60; i++ {
+		c.s.Sleep(2 * c.mem.Reclaim.Rest)
+		must(t, c.Insert(key(i), []byte("old")))
+	}
+	c.cache.reset(c.s.Index.Slots())
+	wantValue(t, c, string(key(moves)), want)
+	must(t, c.Close())
+	checkClean(t, f)
+}
