@@ -94,3 +94,47 @@ func uncertainWriteMoves(t *testing.T, lands bool) {
 	must(t, c.Close())
 	checkClean(t, f)
 }
+
+// TestFullPoolBlip: a node does not answer a client for a moment, in the first trip of a DELETE.
+// The object that the client has kept for its DELETEs in a full pool comes back.
+func TestFullPoolBlip(t *testing.T) {
+	for _, test := range []struct {
+		step  rdma.Step
+		cause error
+	}{
+		{session.StepWriteReadSlot, rdma.ErrNodeDown}, {session.StepWriteReadBuckets, rdma.ErrNodeDown},
+		{session.StepReadPairs, errSilent},
+	} {
+		t.Run(string(test.step), func(t *testing.T) {
+			p := cramped(5)
+			p.DataReplicas = 2
+			f := simPool(t, 2, p)
+			h := &onStep{Endpoint: open2(t, f)}
+			c, err := Open(h, Options{})
+			must(t, err)
+			n := 0
+			for ; err == nil; n++ {
+				err = c.Insert(key(n), make([]byte, 300))
+			}
+			wantError(t, err, client.ErrFull)
+			if test.step != session.StepWriteReadSlot {
+				c.cache.reset(c.s.Index.Slots())
+			}
+			blip := once(test.step, test.cause)
+			h.then = func(b *rdma.Batch) error {
+				if s := b.Step(); test.cause == errSilent && (s == session.StepProbe || s == session.StepMarkFree) {
+					return fmt.Errorf("it is silent still: %w", rdma.ErrNodeDown)
+				}
+				return blip(b)
+			}
+			must(t, c.Delete(key(0)))
+			if len(c.unresolved.list) > 0 {
+				t.Error("an object is still kept")
+			}
+			h.then = nil
+			must(t, c.Delete(key(1)))
+			must(t, c.Close())
+			checkClean(t, f)
+		})
+	}
+}

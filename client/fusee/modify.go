@@ -314,9 +314,9 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 
 // abandon gives back the draft of an operation that failed before it proposed a word. Where its
 // verbs may be in flight, or may have failed in part, its object is kept: a late WRITE would land
-// in its next use.
+// in its next use. A READ of a pair that was given up comes behind the draft's trip.
 func (c *Client) abandon(err error) {
-	if errors.Is(err, session.ErrDeadline) || errors.Is(err, errUnsettled) {
+	if errors.Is(err, session.ErrDeadline) || errors.Is(err, errUnsettled) || errors.Is(err, errSilent) {
 		c.recycle()
 		return
 	}
