@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
@@ -135,6 +136,36 @@ func TestFullPoolBlip(t *testing.T) {
 			must(t, c.Delete(key(1)))
 			must(t, c.Close())
 			checkClean(t, f)
+		})
+	}
+}
+
+// TestFailedPieceIsSweptAgain: a sweep goes back to a piece that failed, be it the last one or not.
+func TestFailedPieceIsSweptAgain(t *testing.T) {
+	for _, blocks := range []int{1, 200} {
+		t.Run(fmt.Sprintf("%d blocks", blocks), func(t *testing.T) {
+			f := simPool(t, 1, small(1, 1, 1))
+			c := worker2(t, f)
+			value := make([]byte, 6000) // one object a block
+			for i := range blocks {
+				must(t, c.begin(layout.OpInsert, key(i), value))
+				b := c.s.Batch()
+				c.draft.write(c.s, b)
+				must(t, c.s.Do(session.StepWriteReadBuckets, b))
+				b.Release()
+			}
+			must(t, c.Close())
+			h := &onStep{Endpoint: open2(t, f), then: once(session.StepMarkFree, rdma.ErrTimeout)}
+			m, err := openMaster(h)
+			must(t, err)
+			wantError(t, m.Sweep(m.s.View.View), rdma.ErrTimeout)
+			if more, err := m.Unswept(m.s.View.View); err != nil || !more {
+				t.Errorf("got %v, %v, want more to sweep", more, err)
+			}
+			must(t, sweepAll(m))
+			if r, err := Check(f); err != nil || len(r.Damage)+len(r.Waiting) > 0 {
+				t.Errorf("objects are leaked: %q %q %v", r.Damage, r.Waiting, err)
+			}
 		})
 	}
 }

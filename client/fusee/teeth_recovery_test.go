@@ -80,6 +80,11 @@ var recoveryMutants = []teeth.Mutant{
 	{Rule: "a master sweeps what an earlier one left", Pkg: "../../node/cluster", In: "keeper.unswept",
 		At: "!$ok || $k.$asked || $k.resting(target{})", Do: "!$ok || $k.$asked || k.role.Owner != 0",
 		Test: "TestSweepGoesOn"},
+	{Rule: "a piece of a sweep that failed is swept again", Pkg: "recovery", In: "Recoverer.Sweep",
+		At: "$m.sweep.again = true", Nth: "1/2", Do: "$m.sweep.again = false", Test: "TestFailedPieceIsSweptAgain"},
+	{Rule: "a sweep is not over where its last piece failed", Pkg: "recovery", In: "Recoverer.Unswept",
+		At: "$m.sweep.from > 0 || $m.sweep.again || $m.sweep.cut", Do: "$m.sweep.from > 0 || $m.sweep.again",
+		Test: "TestFailedPieceIsSweptAgain"},
 	{Rule: "a dead client is fenced off before it is recovered", Pkg: "../../node/cluster",
 		In: "keeper.recoverClient", At: "$k.$f.RevokeLife($c)", Do: "error(nil)", Test: "TestEnumerate/3_replicas"},
 }
