@@ -169,3 +169,73 @@ func TestFailedPieceIsSweptAgain(t *testing.T) {
 		})
 	}
 }
+
+// TestIndexShrinks: a client learns under a busy view that the index has grown, from a node that
+// dies with the master, and no other node has the larger size. The client goes on with the smaller
+// index, and reads no pair where a part of the index would have been.
+func TestIndexShrinks(t *testing.T) {
+	for _, cached := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cached: %v", cached), func(t *testing.T) { indexShrinks(t, cached) })
+	}
+}
+
+func indexShrinks(t *testing.T, cached bool) {
+	f := simPool(t, 3, growing(2, 2, 4))
+	c := worker2(t, f)
+	larger := c.s.Index
+	larger.Resize(c.s.Subtables, make([][]node.Replica, 2))
+	var moves []int
+	for i := range 20 {
+		must(t, c.Insert(key(i), []byte("old")))
+		if larger.SubtableOf(race.Hash(key(i))) == 1 {
+			moves = append(moves, i)
+		}
+	}
+	must(t, c.views.ask(2))
+	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	must(t, f.Fence(1))
+	h := &onStep{Endpoint: open2(t, f)}
+	m, err := openMaster(h)
+	must(t, err)
+	write := func(a rdma.Addr, word uint64) {
+		b := m.s.Batch()
+		defer b.Release()
+		b.WriteWord(a, word)
+		must(t, rdma.Do(h.Endpoint, b, time.Second))
+	}
+	dies := c.s.Holders[int(c.s.ID)%len(c.s.Holders)] // the client reads the size there
+	h.then = func(b *rdma.Batch) error {
+		if b.Step() != session.StepWriteSize {
+			return nil
+		}
+		write(m.s.SizeAt(dies), m.s.SizeWord(2, true))
+		return fmt.Errorf("the master is dead: %w", rdma.ErrClosed)
+	}
+	wantError(t, m.Mend(m.s.View.View), rdma.ErrClosed)
+	for _, i := range moves {
+		wantValue(t, c, string(key(i)), "old")
+	}
+	if n := len(c.s.Index.Place); n != 2 {
+		t.Fatalf("the client knows of %d subtables: this test shows nothing", n)
+	}
+	// The node's word is lost with it, and the next master splits nothing.
+	h.then = nil
+	write(m.s.SizeAt(dies), 0)
+	write(m.s.Wanted(m.s.Holders[0]), 0)
+	must(t, m.Mend(m.s.View.View))
+	if ok, err := f.Advance(rdma.State{Epoch: 1, Busy: true}, rdma.State{Epoch: 1}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	must(t, worker2(t, f).Update(key(moves[0]), []byte("new")))
+	if !cached {
+		c.cache.Drop(race.Hash(key(moves[0])))
+	}
+	wantValue(t, c, string(key(moves[0])), "new")
+	for _, i := range moves {
+		must(t, c.Update(key(i), []byte("newer")))
+		wantValue(t, c, string(key(i)), "newer")
+	}
+	must(t, c.Close())
+}
