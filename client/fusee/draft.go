@@ -1,6 +1,8 @@
 package fusee
 
 import (
+	"errors"
+
 	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
@@ -46,7 +48,13 @@ func (c *Client) begin(op layout.Opcode, key, value []byte) error {
 		return err
 	}
 	toDelete := int(c.s.Classes.Of[layout.UnitsFor(len(key), 0)])
-	if d.Object, err = c.mem.Take(class, toDelete, op == layout.OpDelete); err != nil {
+	if d.Object, err = c.mem.Take(class, toDelete, op == layout.OpDelete); errors.Is(err, rdma.ErrFull) {
+		// Unresolved writes keep objects, perhaps the one that was left for DELETEs.
+		if c.unresolved.resolved(!c.views.behind) {
+			d.Object, err = c.mem.Take(class, toDelete, op == layout.OpDelete)
+		}
+	}
+	if err != nil {
 		return err
 	}
 	d.Object.Journal = word

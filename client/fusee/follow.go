@@ -199,13 +199,23 @@ func (f *follower) learnSize() error {
 // resized makes up for splits. The new subtables were written on all replicas that there are, so
 // they count as having their primary. Unresolved writes follow their pairs. After doubling the
 // cache is made anew, since it is sized for the index.
+//
+// The index may also be smaller than before: see tentative.
 func (f *follower) resized(before, size int) {
-	f.pairs.promoted = append(f.pairs.promoted, make([]bool, size-before)...)
+	f.pairs.promoted = append(f.pairs.promoted[:min(before, size)], make([]bool, max(0, size-before))...)
 	f.unresolved.followPairs()
 	// The cache was sized for half of the slots.
 	if size >= 2*before {
 		f.cache.reset(f.s.Index.Slots())
 	}
+}
+
+// tentative reports whether a slot may be in no subtable of the next idle view. A node that has the
+// index's next size alone may die with the master that wrote it, and then no split takes place. So a
+// slot of the last subtable is not cached under a busy view: its words would stay as they are.
+func (f *follower) tentative(s race.Slot) bool {
+	last := len(f.s.Index.Place) - 1
+	return f.s.View.Busy && last >= f.s.Subtables && f.s.Index.Subtable(s) == last
 }
 
 // grewMeanwhile reports whether the index has grown since this client looked for a key and did
@@ -290,8 +300,7 @@ func (f *follower) journalWord() (int, error) {
 		if f.s.View.Busy || f.behind {
 			return 0, fmt.Errorf("journal a write: %w", rdma.ErrStale)
 		}
-		f.unresolved.landWrites()
-		f.unresolved.settle(!f.behind)
+		f.unresolved.resolved(!f.behind)
 		if !r.Again() {
 			return 0, session.TimedOut(
 				fmt.Sprintf("journal a write: %d earlier ones are unresolved", len(f.unresolved.list)))

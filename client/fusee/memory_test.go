@@ -225,31 +225,102 @@ func crowd(ep rdma.Endpoint, w, records int) error {
 	return c.Close()
 }
 
-// TestRefusedBlockStays: a backup has no memory for a block, and the client cannot give it back,
-// since the primary does not answer by then. The client knows that the block may be its own, and
-// leaves it when it closes.
-func TestRefusedBlockStays(t *testing.T) {
-	p := small(2, 1, 2)
-	l, err := layout.New(p, 2, 1<<40)
+// refusal is a pool of which backups have no memory for blocks while it is on. Of more than one
+// backup the last has none.
+type refusal struct {
+	*sim.Sim
+	on      bool
+	records int
+}
+
+func refusing(t *testing.T, p layout.Params) *refusal {
+	l, err := layout.New(p, p.DataReplicas, 1<<40)
 	must(t, err)
-	refuses := true
-	f := sim.New(sim.Options{Nodes: 2, Memory: l.Bytes, Clients: p.Clients,
+	f := &refusal{on: true}
+	f.Sim = sim.New(sim.Options{Nodes: p.DataReplicas, Memory: l.Bytes, Clients: p.Clients,
 		Handler: func(m rdma.Memory, r *rdma.Request) error {
-			if refuses && r.Proc == node.ProcRecord {
-				return rdma.ErrFull
+			if f.on && r.Proc == node.ProcRecord {
+				if f.records++; f.records >= p.DataReplicas-1 {
+					return rdma.ErrFull
+				}
 			}
 			return node.Serve(m, r)
 		}})
 	t.Cleanup(func() { f.Close() })
 	must(t, session.Make(f, p))
+	return f
+}
+
+// TestRefusedBlockStays: a backup has no memory for a block, and the client cannot give it back,
+// since the primary does not answer by then. The client knows that the block may be its own, and
+// leaves it when it closes.
+func TestRefusedBlockStays(t *testing.T) {
+	f := refusing(t, small(2, 1, 2))
 	h := &away{Endpoint: open2(t, f), n: 1}
 	c, err := Open(h, Options{})
 	must(t, err)
 	if err := c.Insert(k, nil); err == nil || errors.Is(err, client.ErrFull) || !c.mem.Untidy {
 		t.Errorf("got %v, untidy is %v", err, c.mem.Untidy)
 	}
-	h.gone, refuses = false, false
+	h.gone, f.on = false, false
 	must(t, c.Insert(k, nil))
 	must(t, c.Close())
 	checkClean(t, f)
+}
+
+// TestRefusedBlockGoesBack: as TestRefusedBlockStays, but the backup has no memory still when the
+// master mends the pool, when it recovers the client, and when the client looks what it owns. The
+// block is free then, and nothing else waits for it.
+func TestRefusedBlockGoesBack(t *testing.T) {
+	for _, copies := range []int{2, 3} {
+		for _, then := range []string{"mend", "recover", "close"} {
+			t.Run(fmt.Sprintf("%s, %d replicas", then, copies), func(t *testing.T) {
+				f := refusing(t, small(copies, 1, copies))
+				ep, err := f.Open("refused")
+				must(t, err)
+				h := &away{Endpoint: ep, n: 1}
+				c, err := Open(h, Options{})
+				must(t, err)
+				if err := c.Insert(k, nil); err == nil || !c.mem.Untidy {
+					t.Fatalf("got %v, untidy is %v: this test shows nothing", err, c.mem.Untidy)
+				}
+				h.gone = false
+				switch then {
+				case "mend":
+					nextView(t, f, nil)
+				case "recover":
+					must(t, f.Revoke(c.s.ID))
+					must(t, ep.Close())
+					recoverNow(t, f.Sim)
+				}
+				if then != "recover" {
+					wantError(t, c.Delete(k), client.ErrFull) // it has no object for a DELETE
+					must(t, c.Close())
+				}
+				if use, err := Usage(f); err != nil || use[3].Count+use[4].Count > 0 {
+					t.Errorf("got %v, %v, want no block in use", use, err)
+				}
+				checkClean(t, f)
+				f.on = false
+				must(t, worker2(t, f.Sim).Insert(k, nil))
+			})
+		}
+	}
+}
+
+// TestRefusedNodeBlock: a block of which a node hands out objects stays the node's where a backup has
+// no memory for it. The pool is mended all the same.
+func TestRefusedNodeBlock(t *testing.T) {
+	p := small(2, 1, 2)
+	p.NodeCentric = true
+	f := refusing(t, p)
+	c := worker2(t, f.Sim)
+	wantError(t, c.Insert(k, nil), client.ErrFull)
+	nextView(t, f, nil)
+	f.on = false
+	must(t, c.Insert(k, nil))
+	must(t, c.Close())
+	if r, err := Check(f); err != nil || len(r.Damage) > 0 {
+		t.Error(r.Damage, err)
+	}
 }

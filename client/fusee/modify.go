@@ -314,9 +314,9 @@ func (c *Client) insert(key []byte, hash uint64) (verdict, error) {
 
 // abandon gives back the draft of an operation that failed before it proposed a word. Where its
 // verbs may be in flight, or may have failed in part, its object is kept: a late WRITE would land
-// in its next use.
+// in its next use. A READ of a pair that was given up comes behind the draft's trip.
 func (c *Client) abandon(err error) {
-	if errors.Is(err, session.ErrDeadline) || errors.Is(err, errUnsettled) {
+	if errors.Is(err, session.ErrDeadline) || errors.Is(err, errUnsettled) || errors.Is(err, errSilent) {
 		c.recycle()
 		return
 	}
@@ -327,8 +327,9 @@ func (c *Client) abandon(err error) {
 // an INSERT that gave way, of which the write has a tombstone instead. A DELETE's word is its
 // tombstone.
 func (c *Client) keepUnresolved(w *write, err error) {
-	s := unresolvedWrite{Object: c.draft.Object, slot: w.slot, hash: w.hash, word: w.new, old: w.old, inc: w.inc,
-		epoch: w.epoch, op: c.draft.Op, flying: session.InFlight(err)}
+	// The index may have grown since the write had its slot: only what is in the list follows its pair.
+	s := unresolvedWrite{Object: c.draft.Object, slot: c.s.Index.Where(w.slot, w.hash), hash: w.hash, word: w.new,
+		old: w.old, inc: w.inc, epoch: w.epoch, op: c.draft.Op, flying: session.InFlight(err)}
 	if c.draft.Op != layout.OpDelete {
 		s.word = c.draft.word(c.s, race.Hash(c.draft.Key))
 	}

@@ -107,7 +107,9 @@ func (c *Client) getOnce(key []byte, hash uint64) ([]byte, error) {
 	}
 	// The caller reads the value in the batch's buffer until the next operation.
 	c.held = held
-	c.cache.remember(hash, at.slot, at.word)
+	if !c.views.tentative(at.slot) {
+		c.cache.remember(hash, at.slot, at.word)
+	}
 	return pair.Value, nil
 }
 

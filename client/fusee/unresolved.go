@@ -185,6 +185,17 @@ func (u *unresolvedWrites) landWrites() {
 	}
 }
 
+// resolved resolves the writes of which the verbs have landed, and reports whether there were any.
+// Without unresolved writes, and behind a change of the view, it posts nothing.
+func (u *unresolvedWrites) resolved(current bool) bool {
+	before := len(u.list)
+	if before > 0 && current {
+		u.landWrites()
+		u.settle(current)
+	}
+	return len(u.list) < before
+}
+
 // landed notes that no verb of an unresolved write is in flight any more: in another view verbs of
 // an earlier epoch cannot land.
 func (u *unresolvedWrites) landed() {

@@ -151,6 +151,9 @@ func (a *Allocator) tidy() error {
 		if err := a.Tables.spread(blk); err != nil {
 			return err
 		}
+		if blk.Entry == 0 { // a backup has no memory for it: it is free again
+			continue
+		}
 		// The block was being emptied, and still is.
 		if i := slices.IndexFunc(a.Emptied, func(e emptied) bool { return e.Block.Block == blk.Block }); i >= 0 {
 			a.Emptied[i].Entry = blk.Entry

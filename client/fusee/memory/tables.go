@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"errors"
 	"fmt"
 	"math/bits"
 
@@ -27,7 +28,7 @@ import (
 //     until then the owner may begin again.
 //
 // A crash between two replicas leaves entries that differ. Mend or the client's recovery gives the
-// backups the primary's entry.
+// backups the primary's entry, or undoes an allocation (Complete).
 type Tables struct {
 	s *session.Session
 }
@@ -48,6 +49,32 @@ func (t *Tables) Record(step rdma.Step, blk node.Block, replica int, e node.Entr
 		at.Offset(), 0, uint64(e), t.s.Space.Bitmap(blk, replica).Offset(), t.s.BlockBytes}}
 	err := t.s.Call(at.Node(), &q, t.s.OpTimeout)
 	return node.Entry(q.Ret[0]), err
+}
+
+// Complete records on a backup an allocation that was cut off before its node backed the block with
+// memory. Where the node has none the allocation is undone: every replica's entry is 0 then, and kept
+// is false. Nothing in the block was used, since a client uses it when all backups have recorded
+// it. A block of which a node hands out objects stays as it is: clients record it before they use
+// one.
+//
+// The primary is changed last, so a crash leaves an allocation that the next call ends or undoes. The caller owns the block, or recovers its owner, or mends the pool.
+func (t *Tables) Complete(step rdma.Step, blk node.Block, replica int, e node.Entry) (kept bool, err error) {
+	if _, err = t.Record(step, blk, replica, e); !errors.Is(err, rdma.ErrFull) {
+		return true, err
+	}
+	if e.Owner() == node.OfNode {
+		return true, nil
+	}
+	for r := t.s.Space.Copies(blk.Region) - 1; r >= 0; r-- {
+		found, err := t.s.Swap(step, t.s.Space.Entry(blk, r), uint64(e), 0)
+		if err == nil && node.Entry(found) != e && found != 0 {
+			err = fmt.Errorf("replica %d has %v, not %v: %w", r, node.Entry(found), e, errTables)
+		}
+		if err != nil {
+			return true, fmt.Errorf("undo the allocation of block %v: %w", blk, err)
+		}
+	}
+	return false, nil
 }
 
 // setEntry CASes a block's entry on its replicas from the given one down to the primary. In this
@@ -143,7 +170,7 @@ func (t *Tables) countFree(blocks []*Block) (map[*Block]int, error) {
 }
 
 // spread gives the backups' entries of a block the primary's, which names this client: no other
-// client changes them.
+// client changes them. Where it undoes an allocation instead (Complete), it sets blk.Entry to 0.
 //
 // A backup may hold an entry of an earlier generation of any owner, since earlier changes may have
 // been cut off, too. So the CAS expects what was read there and not a certain entry.
@@ -164,8 +191,13 @@ func (t *Tables) spread(blk *Block) error {
 		switch found := node.Entry(layout.LE.Uint64(b.Op(r - 1).Buf)); found {
 		case blk.Entry:
 		case 0: // the allocation was cut off before the backup's node backed the block with memory
-			if _, err := t.Record(session.StepTakeOver, blk.Block, r, blk.Entry); err != nil {
+			kept, err := t.Complete(session.StepTakeOver, blk.Block, r, blk.Entry)
+			if err != nil {
 				return err
+			}
+			if !kept {
+				blk.Entry = 0
+				return nil
 			}
 		default:
 			if err := t.setReplica(blk.Block, r, found, blk.Entry); err != nil {

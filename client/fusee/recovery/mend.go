@@ -149,8 +149,12 @@ func (m *Recoverer) mendSomeTables(
 				switch other := b.Op(at + r).Word(i); {
 				case other == first || !concerns(node.Entry(first)) && !concerns(node.Entry(other)):
 				case other == 0: // an ALLOC was cut off before the node backed the block with memory
-					if _, err := m.t.Record(session.StepMendTables, blk, r, node.Entry(first)); err != nil {
+					kept, err := m.t.Complete(session.StepMendTables, blk, r, node.Entry(first))
+					if err != nil {
 						return err
+					}
+					if !kept {
+						first, r = 0, m.s.Space.Copies(g) // the entries of all replicas are 0 now
 					}
 				default:
 					next.CompareSwap(m.s.Space.Entry(blk, r), other, first)

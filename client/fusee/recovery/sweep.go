@@ -29,7 +29,7 @@ const pieceBytes = 1 << 20
 // Unswept implements cluster.Piecewise: a sweep is not complete, or blocks are unclean.
 func (m *Recoverer) Unswept(v rdma.View) (bool, error) {
 	m.s.View.Enter(v)
-	if m.sweep.from > 0 || m.sweep.again {
+	if m.sweep.from > 0 || m.sweep.again || m.sweep.cut {
 		return true, nil
 	}
 	list, err := m.t.ListAll(0, 1, layout.IsUnclean)
@@ -67,6 +67,7 @@ func (m *Recoverer) Sweep(v rdma.View) error {
 		if err := m.s.Fence(); err != nil {
 			return fmt.Errorf("sweep: %w", err)
 		}
+		m.sweep.again = true // this one begins behind the piece that failed
 	}
 	m.sweep.cut = true // until all steps are over
 	r := m.recovery(0)

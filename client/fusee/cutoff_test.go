@@ -1,0 +1,241 @@
+package fusee
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/client/race"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+)
+
+// onStep runs a function before each batch of its worker. An error of it fails the batch, which is
+// not posted.
+type onStep struct {
+	rdma.Endpoint
+	then func(b *rdma.Batch) error
+}
+
+func (h *onStep) Post(b *rdma.Batch) error {
+	if h.then != nil {
+		if err := h.then(b); err != nil {
+			return err
+		}
+	}
+	return h.Endpoint.Post(b)
+}
+
+// once returns an onStep.then that fails the first batch of a step.
+func once(step rdma.Step, cause error) func(b *rdma.Batch) error {
+	done := false
+	return func(b *rdma.Batch) error {
+		if done || b.Step() != step {
+			return nil
+		}
+		done = true
+		return &rdma.OpError{Verb: b.Op(0).Verb, Addr: b.Op(0).Addr, Len: b.Op(0).Len(), Err: cause}
+	}
+}
+
+// TestUncertainWriteMoves: a view in which the index grows cuts an UPDATE off, and its client cannot
+// catch up with that view within the operation. The pair has moved by then. What the client frees
+// later is not the pair that the key has, whether the master took the UPDATE back or completed it.
+func TestUncertainWriteMoves(t *testing.T) {
+	for _, lands := range []bool{false, true} {
+		t.Run(fmt.Sprintf("lands: %v", lands), func(t *testing.T) { uncertainWriteMoves(t, lands) })
+	}
+}
+
+func uncertainWriteMoves(t *testing.T, lands bool) {
+	f := simPool(t, 3, growing(2, 2, 4))
+	h := &onStep{Endpoint: open2(t, f)}
+	c, err := Open(h, Options{})
+	must(t, err)
+	larger := c.s.Index
+	larger.Resize(c.s.Subtables, make([][]node.Replica, 2))
+	moves := 0
+	for larger.SubtableOf(race.Hash(key(moves))) == 0 {
+		moves++
+	}
+	for i := range 20 {
+		must(t, c.Insert(key(i), []byte("old")))
+	}
+	must(t, c.views.ask(2))
+	h.then = func(b *rdma.Batch) error {
+		if b.Step() != session.StepCASBackups {
+			return nil
+		}
+		h.then = once(session.StepReadTables, rdma.ErrTimeout)
+		if lands {
+			must(t, rdma.Do(h.Endpoint, b, time.Second))
+		}
+		recoverNow(t, f)
+		return fmt.Errorf("cut off: %w", rdma.ErrStale)
+	}
+	wantError(t, c.Update(key(moves), []byte("new")), client.ErrUncertain)
+	want := "old"
+	if lands {
+		want = "new"
+	}
+	// The next write resolves it, and others use what is free then.
+	must(t, c.Insert(key(20), []byte("old")))
+	if n := len(c.s.Index.Place); n != 2 {
+		t.Fatalf("the index has %d subtables: this test shows nothing", n)
+	}
+	for i := 21; i < 60; i++ {
+		c.s.Sleep(2 * c.mem.Reclaim.Rest)
+		must(t, c.Insert(key(i), []byte("old")))
+	}
+	c.cache.reset(c.s.Index.Slots())
+	wantValue(t, c, string(key(moves)), want)
+	must(t, c.Close())
+	checkClean(t, f)
+}
+
+// TestFullPoolBlip: a node does not answer a client for a moment, in the first trip of a DELETE.
+// The object that the client has kept for its DELETEs in a full pool comes back.
+func TestFullPoolBlip(t *testing.T) {
+	for _, test := range []struct {
+		step  rdma.Step
+		cause error
+	}{
+		{session.StepWriteReadSlot, rdma.ErrNodeDown}, {session.StepWriteReadBuckets, rdma.ErrNodeDown},
+		{session.StepReadPairs, errSilent},
+	} {
+		t.Run(string(test.step), func(t *testing.T) {
+			p := cramped(5)
+			p.DataReplicas = 2
+			f := simPool(t, 2, p)
+			h := &onStep{Endpoint: open2(t, f)}
+			c, err := Open(h, Options{})
+			must(t, err)
+			n := 0
+			for ; err == nil; n++ {
+				err = c.Insert(key(n), make([]byte, 300))
+			}
+			wantError(t, err, client.ErrFull)
+			if test.step != session.StepWriteReadSlot {
+				c.cache.reset(c.s.Index.Slots())
+			}
+			blip := once(test.step, test.cause)
+			h.then = func(b *rdma.Batch) error {
+				if s := b.Step(); test.cause == errSilent && (s == session.StepProbe || s == session.StepMarkFree) {
+					return fmt.Errorf("it is silent still: %w", rdma.ErrNodeDown)
+				}
+				return blip(b)
+			}
+			must(t, c.Delete(key(0)))
+			if len(c.unresolved.list) > 0 {
+				t.Error("an object is still kept")
+			}
+			h.then = nil
+			must(t, c.Delete(key(1)))
+			must(t, c.Close())
+			checkClean(t, f)
+		})
+	}
+}
+
+// TestFailedPieceIsSweptAgain: a sweep goes back to a piece that failed, be it the last one or not.
+func TestFailedPieceIsSweptAgain(t *testing.T) {
+	for _, blocks := range []int{1, 200} {
+		t.Run(fmt.Sprintf("%d blocks", blocks), func(t *testing.T) {
+			f := simPool(t, 1, small(1, 1, 1))
+			c := worker2(t, f)
+			value := make([]byte, 6000) // one object a block
+			for i := range blocks {
+				must(t, c.begin(layout.OpInsert, key(i), value))
+				b := c.s.Batch()
+				c.draft.write(c.s, b)
+				must(t, c.s.Do(session.StepWriteReadBuckets, b))
+				b.Release()
+			}
+			must(t, c.Close())
+			h := &onStep{Endpoint: open2(t, f), then: once(session.StepMarkFree, rdma.ErrTimeout)}
+			m, err := openMaster(h)
+			must(t, err)
+			wantError(t, m.Sweep(m.s.View.View), rdma.ErrTimeout)
+			if more, err := m.Unswept(m.s.View.View); err != nil || !more {
+				t.Errorf("got %v, %v, want more to sweep", more, err)
+			}
+			must(t, sweepAll(m))
+			if r, err := Check(f); err != nil || len(r.Damage)+len(r.Waiting) > 0 {
+				t.Errorf("objects are leaked: %q %q %v", r.Damage, r.Waiting, err)
+			}
+		})
+	}
+}
+
+// TestIndexShrinks: a client learns under a busy view that the index has grown, from a node that
+// dies with the master, and no other node has the larger size. The client goes on with the smaller
+// index, and reads no pair where a part of the index would have been.
+func TestIndexShrinks(t *testing.T) {
+	for _, cached := range []bool{false, true} {
+		t.Run(fmt.Sprintf("cached: %v", cached), func(t *testing.T) { indexShrinks(t, cached) })
+	}
+}
+
+func indexShrinks(t *testing.T, cached bool) {
+	f := simPool(t, 3, growing(2, 2, 4))
+	c := worker2(t, f)
+	larger := c.s.Index
+	larger.Resize(c.s.Subtables, make([][]node.Replica, 2))
+	var moves []int
+	for i := range 20 {
+		must(t, c.Insert(key(i), []byte("old")))
+		if larger.SubtableOf(race.Hash(key(i))) == 1 {
+			moves = append(moves, i)
+		}
+	}
+	must(t, c.views.ask(2))
+	if ok, err := f.Advance(rdma.State{}, rdma.State{Epoch: 1, Busy: true}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	must(t, f.Fence(1))
+	h := &onStep{Endpoint: open2(t, f)}
+	m, err := openMaster(h)
+	must(t, err)
+	write := func(a rdma.Addr, word uint64) {
+		b := m.s.Batch()
+		defer b.Release()
+		b.WriteWord(a, word)
+		must(t, rdma.Do(h.Endpoint, b, time.Second))
+	}
+	dies := c.s.Holders[int(c.s.ID)%len(c.s.Holders)] // the client reads the size there
+	h.then = func(b *rdma.Batch) error {
+		if b.Step() != session.StepWriteSize {
+			return nil
+		}
+		write(m.s.SizeAt(dies), m.s.SizeWord(2, true))
+		return fmt.Errorf("the master is dead: %w", rdma.ErrClosed)
+	}
+	wantError(t, m.Mend(m.s.View.View), rdma.ErrClosed)
+	for _, i := range moves {
+		wantValue(t, c, string(key(i)), "old")
+	}
+	if n := len(c.s.Index.Place); n != 2 {
+		t.Fatalf("the client knows of %d subtables: this test shows nothing", n)
+	}
+	// The node's word is lost with it, and the next master splits nothing.
+	h.then = nil
+	write(m.s.SizeAt(dies), 0)
+	write(m.s.Wanted(m.s.Holders[0]), 0)
+	must(t, m.Mend(m.s.View.View))
+	if ok, err := f.Advance(rdma.State{Epoch: 1, Busy: true}, rdma.State{Epoch: 1}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	must(t, worker2(t, f).Update(key(moves[0]), []byte("new")))
+	if !cached {
+		c.cache.Drop(race.Hash(key(moves[0])))
+	}
+	wantValue(t, c, string(key(moves[0])), "new")
+	for _, i := range moves {
+		must(t, c.Update(key(i), []byte("newer")))
+		wantValue(t, c, string(key(i)), "newer")
+	}
+	must(t, c.Close())
+}
