@@ -16,6 +16,8 @@ var storeMutants = []teeth.Mutant{
 		At: "$rest[$at].$Location |= $dying"},
 	{Rule: "a deleted object ends", In: "Store.remove",
 		At: "$s.$c.Delete(&$c.$victim)", Do: "error(nil)"},
+	{Rule: "an object ends without a buffer", In: "Store.finish",
+		At: "!errors.Is($err, client.ErrFull)", Do: "true", Test: "TestEndWithoutBuffers"},
 	{Rule: "a new key takes the place of a dying entry that is finished", In: "change.endObjects",
 		At: "$c.$s.$finish($location, $c.$named)", Do: "error(nil)", Test: "TestHalfDeleted"},
 	{Rule: "an entry of another key gives way when its object has its tombstone", In: "change.makeRoom",
