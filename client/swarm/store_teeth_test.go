@@ -35,6 +35,8 @@ var storeMutants = []teeth.Mutant{
 		At: "$now-$t.$began >= $timeout", Do: "true", Test: "TestOutOfReach"},
 	{Rule: "a sweep is waited for until the timeout is over", In: "Store.nextEpoch",
 		At: "max($t.$began+$timeout-$now, 0)", Do: "$timeout / 4", Test: "TestGetAwaitsSweep"},
+	{Rule: "an INSERT that waited for retired objects in vain has a sweep look for others", In: "Store.again",
+		At: "$s.$ask(buffers.AskSweep)", Test: "TestLeakedAmongRetired"},
 	{Rule: "a sweep that has begun is waited for", In: "Store.nextEpoch",
 		At: "$n < longestSweep", Do: "$n < 1", Test: "TestLongSweepIsWaitedFor"},
 	{Rule: "a key that is there is not inserted", In: "Store.insert",
