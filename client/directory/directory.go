@@ -232,6 +232,7 @@ func (c *Client) all() quorum.Mask { return quorum.All(c.Replicas) }
 func (c *Client) gather(step rdma.Step, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
 	if c.moved() {
+		c.quorum.Forget()
 		return fmt.Errorf("the worker's membership has changed: %w", rdma.ErrStale)
 	}
 	return c.quorum.Gather(step, c.at[:c.Replicas], 0, from, need, ask, answer)

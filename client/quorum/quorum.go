@@ -170,9 +170,9 @@ func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, ne
 	ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	// The last step's batches are not needed any more.
-	q.Release()
-	q.idle, q.again, q.flying, q.done, q.refused, q.unsent = from, 0, 0, 0, 0, 0
-	q.wide, q.posted, q.turn, q.err = false, false, 0, nil
+	q.Forget()
+	q.idle, q.again = from, 0
+	q.wide, q.turn, q.err = false, 0, nil
 	q.late, q.last = 0, false
 	clear(q.asked[:len(at)])
 	next := q.choose(at, first, from, need)
@@ -461,6 +461,13 @@ func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
 		q.widen(at, 0)
 	}
 	return nil
+}
+
+// Forget ends a step that sends nothing, in place of Gather: the step before it, and what that has
+// in flight, is not taken for this one.
+func (q *Quorum) Forget() {
+	q.Release()
+	q.flying, q.done, q.refused, q.unsent, q.posted = 0, 0, 0, 0, false
 }
 
 // Release releases the last step's batches. What is in flight stays in flight.

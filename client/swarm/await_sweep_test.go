@@ -6,6 +6,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
@@ -114,4 +115,48 @@ func TestFailedJoinShowsNoLackOfMaster(t *testing.T) {
 			t.Errorf("the next operation waited for %v, want %v", took, timeout)
 		}
 	})
+}
+
+// TestLeakedAmongRetired: all objects are garbage, except one that is retired for long. An INSERT
+// waits for that one in vain, and has the master sweep: soon the next INSERT succeeds.
+func TestLeakedAmongRetired(t *testing.T) {
+	p := small(3, 3, false)
+	p.Regions, p.Objects, p.Buckets, p.Timeout = 3, 8, 16, 20*time.Millisecond
+	l, err := newPlan(p, 3)
+	must(t, err)
+	s := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve})
+	defer s.Close()
+	must(t, Make(s, p))
+	done, sweeps := false, 0
+	s.Go("keeper", func(ep rdma.Endpoint) {
+		must(t, cluster.Keep(ep, s, makeRecoverer, cluster.Options{Lease: 400 * time.Microsecond,
+			Stop: func() bool { return done },
+			Log: func(e cluster.Event) {
+				if e.What == cluster.Swept {
+					sweeps++
+				}
+			}}))
+	})
+	s.Go("client", func(ep rdma.Endpoint) {
+		defer func() { done = true }()
+		k, err := OpenStore(ep, StoreOptions{})
+		must(t, err)
+		ep.Sleep(10 * time.Millisecond) // the keeper has nothing to do any more
+		var last uint64
+		for err == nil {
+			if err = k.draw(); err == nil {
+				last, k.objects.location = k.objects.location, 0
+			}
+		}
+		wantError(t, err, client.ErrFull)
+		k.retire([]uint64{last}, 1<<40)
+		before := sweeps
+		wantError(t, k.Insert([]byte("key"), []byte("value")), client.ErrFull)
+		if sweeps != before {
+			t.Error("the first INSERT waited for a sweep: this test shows nothing")
+		}
+		must(t, k.Insert([]byte("key"), []byte("value")))
+		must(t, k.Close())
+	})
+	must(t, s.Run())
 }

@@ -172,7 +172,7 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 		case errors.Is(err, ErrOutdated) && !errors.Is(err, client.ErrUncertain):
 		case err == nil:
 			// Only now the directory does not name these objects any more.
-			c.s.dropped(c.dropped)
+			c.s.dropped(c.dropped, c.named)
 			return nil
 		default:
 			return err

@@ -237,6 +237,7 @@ func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int,
 	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
 	if c.at = k; c.opt.Member != nil {
 		if err := c.current(k); err != nil {
+			c.quorum.Forget()
 			return err
 		}
 	}

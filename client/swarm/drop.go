@@ -46,13 +46,18 @@ func (s *Store) dropPending(most int) {
 	}
 }
 
-// dropped is called when a change of this client is complete that dropped entries. They are pending
-// no more. The client retires their objects: only it knows that no entry names them any more.
-func (s *Store) dropped(locations []uint64) {
+// dropped is called when a change of this client is complete that dropped entries, which the
+// directory still named in the epoch named, or later. They are pending no more. The client retires
+// their objects: only it knows that no entry names them any more. But another client may have
+// completed the change long ago. So two epochs later the client leaves the objects to a sweep: one
+// may have been retired and claimed since, and then its word is zero as before.
+func (s *Store) dropped(locations []uint64, named uint64) {
 	s.pendingDrops = slices.DeleteFunc(s.pendingDrops, func(d pendingDrop) bool {
 		return slices.Contains(locations, d.location&^dying)
 	})
-	s.retire(locations, s.epoch()+retiredFor)
+	if s.epoch() <= named+1 {
+		s.retire(locations, s.epoch()+retiredFor)
+	}
 }
 
 // errDropped ends a change that finds no entry to drop: another client has dropped it.

@@ -1,9 +1,15 @@
 package swarm
 
 import (
+	"errors"
 	"testing"
+	"time"
 
+	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
 )
 
 // betweenPosts begins an epoch before its worker's next batch with a verb, when it is told to.
@@ -73,5 +79,46 @@ func TestUpdateOverEpochs(t *testing.T) {
 		}
 		must(t, s.Close())
 		must(t, ep.Close())
+	}
+}
+
+// TestRefusedBeforePosted: an operation on an outdated object sends nothing. So its outcome is
+// certain, and what the operation before has in flight is not taken for its own.
+func TestRefusedBeforePosted(t *testing.T) {
+	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8})
+	must(t, err)
+	for _, op := range []string{"DELETE", "UPDATE"} {
+		a := newArena(l, 3, 2, 100).recycle()
+		s := sim.New(sim.Options{Nodes: 3, Memory: a.memory(), Handler: node.Serve, Faults: sim.Faults{
+			{Kind: sim.LateFault, Client: "client", Verb: 2, For: time.Second}}})
+		s.Go("client", func(ep rdma.Endpoint) {
+			m, err := kit.Join(ep)
+			must(t, err)
+			outdate := func() error { return errors.Join(beginEpoch(s), beginEpoch(s), m.Join()) }
+			use := func(uint64) error { return outdate() } // a ceiling that is raised joins, too
+			x, err := a.open(ep, Options{Member: m, Slow: 10 * time.Microsecond, Use: use})
+			must(t, err)
+			_, err = x.Read(&x.keys[0])
+			wantError(t, err, ErrEmpty)
+			if x.quorum.Flying() == 0 {
+				t.Error("no READ is in flight: this test shows nothing")
+			}
+			if k := &x.keys[1]; op == "DELETE" {
+				must(t, outdate())
+				err = x.Client.Delete(k)
+			} else {
+				k.warm = true
+				if err = x.Write(k, []byte("value")); errors.Is(err, client.ErrUncertain) {
+					t.Errorf("%s: got %v, but nothing was sent", op, err)
+				}
+			}
+			wantError(t, err, ErrOutdated)
+			if n := x.unresolved.Len(); n != 0 {
+				t.Errorf("%s: %d steps are unresolved, want 0: it has sent nothing", op, n)
+			}
+			must(t, x.Close())
+		})
+		must(t, s.Run())
+		s.Close()
 	}
 }

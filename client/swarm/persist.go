@@ -116,7 +116,11 @@ func (s *Store) again(t *tries, err error) bool {
 		return false
 	case errors.Is(err, errYoung):
 		t.young = cmp.Or(t.young, s.ep.Now())
-		return s.ep.Now()-t.young < s.c.opt.Timeout && s.nextEpoch(t, buffers.AskFence)
+		if s.ep.Now()-t.young < s.c.opt.Timeout {
+			return s.nextEpoch(t, buffers.AskFence)
+		}
+		s.ask(buffers.AskSweep) // for later operations: it may find objects that crashes have left
+		return false
 	case errors.Is(err, client.ErrFull):
 		t.full++
 		return t.full <= 2*mostSweeps && s.nextEpoch(t, buffers.AskSweep)
@@ -163,9 +167,7 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	if s.member.Busy {
 		next--
 	}
-	for n := range s.nodes {
-		s.values.Ask(n, what)
-	}
+	s.ask(what)
 	within := max(t.began+timeout-now, 0)
 	ok, err := s.member.Await(next, within)
 	for n := 1; err == nil && !ok && s.member.Busy && n < longestSweep; n++ {
@@ -179,6 +181,13 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 		s.noSweepUntil = s.ep.Now() + noSweepFor*timeout
 	}
 	return err == nil && ok
+}
+
+// ask asks the master for a sweep or an epoch, on all nodes, of which some may not answer it.
+func (s *Store) ask(what uint64) {
+	for n := range s.nodes {
+		s.values.Ask(n, what)
+	}
 }
 
 // persist repeats an operation that changes something until it succeeds, or again gives it up. In

@@ -26,8 +26,9 @@ import (
 // dropped the entry. A client to which the directory still named the entry was in epoch r+1 at
 // most: the fence of r+1 is over before r+2 begins, and with it the change. That client uses the
 // location in r+2 at most (package kit, R3). What it posts then ends with the fence of r+3, which
-// is over before r+4 begins. The CAS that retires is posted once, in r or r+1. If a sweep finds
-// the object first, it retires the object until an epoch in which that CAS cannot land any more.
+// is over before r+4 begins. The CAS that retires is posted once, in r or r+1: a client that learns
+// later that its change was made leaves the object to a sweep. If a sweep finds the object first,
+// it retires the object until an epoch in which that CAS cannot land any more.
 const (
 	// retiredFor is how many epochs after its entry was dropped an object may be claimed.
 	retiredFor = 4

@@ -363,14 +363,15 @@ func (s *Store) read(location uint64, key []byte, named uint64) (k Register, val
 
 // finish makes sure that the object of a dying entry has its tombstone at a majority. The directory
 // named the entry in the epoch named. The READ before it may find the tombstone already there; it
-// also reads the client's word, which the CAS of the tombstone expects.
+// also reads the client's word, which the CAS of the tombstone expects. It may lack a buffer to
+// write a tuple back. The tombstone needs none, and a sweep that frees buffers comes here first.
 func (s *Store) finish(location, named uint64) error {
 	o, ok := s.place(location &^ dying)
 	if !ok {
 		return fmt.Errorf("the directory names object %#x: %w", location, client.ErrDamaged)
 	}
 	k := s.fresh(o, named)
-	if _, err := s.c.Read(&k); err != nil && !errors.Is(err, ErrEmpty) {
+	if _, err := s.c.Read(&k); err != nil && !errors.Is(err, ErrEmpty) && !errors.Is(err, client.ErrFull) {
 		if errors.Is(err, ErrGone) {
 			return nil
 		}

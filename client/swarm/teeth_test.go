@@ -141,7 +141,9 @@ var mutants = []teeth.Mutant{
 	{Rule: "an object has one claimer", In: "Store.took",
 		At: "$claims.Op($k).Swapped()", Do: "k >= 0", Test: "TestChurnWithoutSweeps"},
 	{Rule: "objects that nothing names any more are retired", In: "change.run",
-		At: "$c.$s.$dropped($c.$dropped2)", Test: "TestChurnWithoutSweeps"},
+		At: "$c.$s.$dropped($c.$dropped2, $c.$named)", Test: "TestChurnWithoutSweeps"},
+	{Rule: "a client that learns late what it has dropped leaves it to a sweep", In: "Store.dropped",
+		At: "$s.$epoch() <= $named+1", Do: "true", Test: "TestDropLearnedLate"},
 	{Rule: "only what a change has dropped for certain is retired", In: "change.run",
 		At: "case $err == nil:", Do: "case $err == nil || errors.Is($err, client.ErrExists):",
 		Test: "TestChurnWithoutSweeps"},
@@ -157,6 +159,8 @@ var mutants = []teeth.Mutant{
 		At: "errors.Join($*both)", Do: "error(nil)", Test: "TestChurn"},
 	{Rule: "a location that is older than an epoch is looked up", In: "Client.current",
 		At: "$k.$epoch + 1", Do: "$k.$epoch + 1000", Test: "TestChurn"},
+	{Rule: "an operation that sends nothing has nothing in flight", In: "Client.gather",
+		At: "$c.$quorum.Forget()", Test: "TestRefusedBeforePosted"},
 	{Rule: "an INSERT publishes an object of its epoch", In: "Store.insert",
 		At: "$s.member != nil && !$s.member.Keeps($o.$epoch)", Do: "false", Test: "TestChurn"},
 	{Rule: "objects are their client's until a sweep", In: "Store.draw",
@@ -190,6 +194,6 @@ var caught = regexp.MustCompile(`not linearizable|\d+ sweeps|operations failed|t
 	`took \d+ trips|took longer than|an operation took|` +
 	`cut at|operation failed|keeper: |check: |does not have the value|is free, and|walk the free buffers|` +
 	`key 0, and|have an owner|were handed out|i is \d+ of|later stamp|is returned|fell to|left unmarked|read 1: |` +
-	`want an error|i has`)
+	`want an error|i has|but nothing was sent`)
 
 func TestMutants(t *testing.T) { suite.Run(t, mutants) }
