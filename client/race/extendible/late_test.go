@@ -50,7 +50,8 @@ func TestLateUpdate(t *testing.T) {
 	must(t, s.Insert(key(1), []byte("old")))
 	home := s.blockAt(s.op.block.number).Node()
 	e.step = stepSwapSlot
-	if err := s.Update(key(1), []byte("new")); !errors.Is(err, client.ErrUncertain) || len(e.held) != 1 || e.node == home {
+	err = s.Update(key(1), []byte("new"))
+	if !errors.Is(err, client.ErrUncertain) || len(e.held) != 1 || e.node == home {
 		t.Fatalf("the UPDATE ends in %v, and has %d CASes in flight to node %d", err, len(e.held), e.node)
 	}
 	// This is what a write does before it takes a block, and when no block is left.
