@@ -239,3 +239,29 @@ func indexShrinks(t *testing.T, cached bool) {
 	}
 	must(t, c.Close())
 }
+
+// TestUndoneUpdateLandsNothing: a client undoes its own UPDATE, in a view that stays. Nothing says
+// that verbs of another write have landed, which timed out in that view.
+func TestUndoneUpdateLandsNothing(t *testing.T) {
+	f := simPool(t, 3, small(3, 2, 2))
+	h := &onStep{Endpoint: open2(t, f)}
+	c, err := Open(h, Options{})
+	must(t, err)
+	must(t, c.Insert(key(0), []byte("old")))
+	h.then = once(session.StepWriteReadBuckets, rdma.ErrTimeout)
+	wantError(t, c.Insert(key(1), nil), rdma.ErrTimeout)
+	if len(c.unresolved.list) != 1 || !c.unresolved.list[0].flying {
+		t.Fatalf("got %+v, want an object with verbs in flight", c.unresolved.list)
+	}
+	h.then = once(session.StepCASBackups, rdma.ErrNodeDown)
+	must(t, c.Update(key(0), []byte("new")))
+	if len(c.unresolved.list) != 1 || !c.unresolved.list[0].flying {
+		t.Errorf("got %+v, want an object with verbs in flight still", c.unresolved.list)
+	}
+	wantValue(t, c, string(key(0)), "new")
+	if !c.unresolved.resolved(true) {
+		t.Errorf("got %+v, want none behind a fence", c.unresolved.list)
+	}
+	must(t, c.Close())
+	checkClean(t, f)
+}

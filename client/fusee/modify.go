@@ -49,7 +49,8 @@ func (c *Client) modify(op layout.Opcode, key, value []byte) error {
 		c.s.Start()
 		// start has cleared the deadline: all attempts share one.
 		for err = c.try(op, key, value, hash); repeatable(err); err = c.try(op, key, value, hash) {
-			if errors.Is(err, errSilent) { // the next attempt reads the pair on another node
+			// The next attempt reads the pair on another node, or nothing is left of the last one.
+			if errors.Is(err, errSilent) || errors.Is(err, errUndone) {
 				continue
 			}
 			// Between two attempts the client joins an idle view. What the last one had in flight

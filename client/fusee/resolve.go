@@ -93,7 +93,7 @@ func (wr *writer) resolveOnce(w *write, op layout.Opcode, cause error) (v verdic
 	case known && before == w.new:
 		return won, false, nil
 	case known && before == w.old:
-		return lost, false, again(op)
+		return lost, false, wr.again(w, op)
 	}
 	return undecided, false, err
 }
@@ -119,7 +119,7 @@ func (wr *writer) outcome(w *write, op layout.Opcode, now race.Word, cause error
 		wr.commitLate(w)
 		return v, nil
 	case now == w.old:
-		return lost, again(op)
+		return lost, wr.again(w, op)
 	case w.decided && wr.s.Kept(w.decidedAt, w.holders):
 		return v, nil
 	case op == layout.OpUpdate:
@@ -144,11 +144,18 @@ func (wr *writer) commitLate(w *write) {
 	}
 }
 
+// errUndone is wrapped when an UPDATE was undone in the view in which it was proposed. It begins
+// again at once: no later view comes, and verbs of other writes may be in flight in this one.
+var errUndone = fmt.Errorf("undone: %w", rdma.ErrStale)
+
 // again returns the error of a write that was undone. An UPDATE begins again when it gets
 // ErrStale; DELETE and INSERT begin again at the verdict lost.
-func again(op layout.Opcode) error {
-	if op == layout.OpUpdate {
-		return fmt.Errorf("write a slot: undone: %w", rdma.ErrStale)
+func (wr *writer) again(w *write, op layout.Opcode) error {
+	switch {
+	case op != layout.OpUpdate:
+		return nil
+	case w.epoch == wr.s.View.Epoch:
+		return fmt.Errorf("write a slot: %w", errUndone)
 	}
-	return nil
+	return fmt.Errorf("write a slot: undone: %w", rdma.ErrStale)
 }

@@ -24,7 +24,9 @@ var recoveryMutants = []teeth.Mutant{
 		At: "if $err := $m.$copyRegion($g, $spare, $i); $err != nil { $*body }", Nth: "2/2",
 		Do: "if $err := error(nil); $err != nil && $i < 0 { $*body }", Test: "TestEnumerate/2_replicas"},
 	{Rule: "a write that was undone is done again", In: "writer.outcome",
-		At: "return $lost, $again($op)", Do: "return won, nil", Test: "TestEnumerate/3_replicas"},
+		At: "return $lost, $wr.again($w, $op)", Do: "return won, nil", Test: "TestEnumerate/3_replicas"},
+	{Rule: "an UPDATE that is undone in its own view says nothing of verbs in flight", In: "Client.modify",
+		At: "errors.Is($err, errUndone)", Do: "false", Test: "TestUndoneUpdateLandsNothing"},
 	{Rule: "verbs of earlier epochs are fenced off", Pkg: "../../node/cluster", In: "keeper.barrier",
 		At: "$k.$f.Fence($to.$Epoch)", Do: "error(nil)", Test: "TestEnumerate/3_replicas"},
 	// Recovery of a client (FUSEE 5.3).

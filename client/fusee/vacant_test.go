@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
@@ -258,4 +259,60 @@ func TestClearFails(t *testing.T) {
 		must(t, y.Close())
 		checkClean(t, f)
 	}
+}
+
+// TestIncarnationsGoOnWhenClearFails: as TestIncarnationsGoOn, but a verb fails while the block is
+// wiped, its owner uses it again, and dies.
+func TestIncarnationsGoOnWhenClearFails(t *testing.T) {
+	p := cramped(6)
+	p.DataReplicas, p.Timeout = 2, 10*time.Millisecond
+	for at := uint64(1); ; at++ {
+		f := simPool(t, 2, p)
+		x, ep := emptyBlocks(t, f)
+		had := map[node.Block][]uint32{}
+		for _, e := range x.mem.Emptied {
+			useOften(t, x, memory.Place{Block: e.Block, Index: 1})
+			had[e.Block.Block] = slices.Clone(e.Incarnations)
+		}
+		x.s.Sleep(p.Timeout)
+		x.s.Endpoint = fault.New(ep, fault.Fault{At: at, Err: rdma.ErrTimeout})
+		if x.mem.Clear() == nil {
+			break
+		}
+		x.s.Endpoint = ep
+		must(t, x.Insert(key(0), make([]byte, 300)))
+		must(t, f.Revoke(x.s.ID))
+		must(t, ep.Close())
+		recoverNow(t, f)
+		y := worker2(t, f)
+		for i := 1; y.Insert(key(i), make([]byte, 300)) == nil; i++ {
+		}
+		for blk, b := range y.mem.Holdings.Own {
+			for i, inc := range had[blk] {
+				if b.Incarnations[i] < inc {
+					t.Fatalf("verb %d failed: object %d of block %v has got incarnation %d, want %d at least",
+						at, i, blk, b.Incarnations[i], inc)
+				}
+			}
+		}
+		must(t, y.Close())
+		checkClean(t, f)
+	}
+}
+
+// useOften makes a free object one that has been used often.
+func useOften(t *testing.T, c *Client, p memory.Place) {
+	t.Helper()
+	p.Block.Incarnations[p.Index] += 100
+	inc := p.Block.Incarnations[p.Index]
+	b := c.s.Batch()
+	defer b.Release()
+	head := b.Alloc(layout.WriterAt)
+	clear(head)
+	layout.LE.PutUint64(head[layout.MarkAt:], uint64(inc))
+	layout.LE.PutUint32(head[layout.IncarnationAt:], inc)
+	for r := range c.s.Space.Copies(p.Block.Region) {
+		b.Write(c.s.Space.UnitAt(c.mem.Tables.UnitOf(p), r), head)
+	}
+	must(t, c.s.Do("test", b))
 }

@@ -99,7 +99,13 @@ func (a *Allocator) Clear() error {
 		// The hints go first: one that is left would be another object's in the block's next use.
 		err := a.Tables.clearHints(b)
 		if err == nil {
-			err = a.Tables.wipe(b.Block, slices.Max(b.Incarnations))
+			floor := slices.Max(b.Incarnations)
+			// Where wiping fails all objects go on above the floor. The head that has it may be the
+			// next that is used, and an adopter begins there with those that were wiped.
+			for i := range b.Incarnations {
+				b.Incarnations[i] = floor
+			}
+			err = a.Tables.wipe(b.Block, floor)
 		}
 		if err != nil {
 			a.Holdings.takeUp(b) // it is this client's still
