@@ -83,7 +83,8 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 		} else {
 			s.unused()
 		}
-		if err != nil && !s.unresolved.open && s.rejoin(err) {
+		// An INSERT of which the separator is uncertain took effect.
+		if err != nil && !s.unresolved.open && !errors.Is(err, client.ErrUncertain) && s.rejoin(err) {
 			err = nil
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -296,4 +297,38 @@ func TestHandedOverInVain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestSeparatorFails: an INSERT has split a leaf, and cannot insert the separator.
+// It is not run again: the key that it would find is its own.
+func TestSeparatorFails(t *testing.T) {
+	f := memPool(t, 1, tornParams)
+	s, e := lossyOn(t, f)
+	key := func(i int) []byte { return fmt.Appendf(nil, "key%02d", i) }
+	n, wrote, late := 0, false, 0
+	e.fate = func(b *rdma.Batch) fate {
+		switch {
+		case s.stats.Splits < 2 || late == 2:
+			return lands
+		case b.Step() == stepWriteBack:
+			wrote = true
+		case wrote && b.Step() == stepLock:
+			e.err = rdma.ErrStale
+			return isLost
+		case wrote && b.Step() == stepSettle:
+			late++
+			e.err = rdma.ErrTimeout
+			return isLost
+		}
+		return lands
+	}
+	var err error
+	for ; err == nil && late == 0; n++ {
+		err = s.Insert(key(n), []byte("value"))
+	}
+	if late != 2 || err != nil && !errors.Is(err, client.ErrUncertain) {
+		t.Errorf("%d settlings failed, and the INSERT says: %v", late, err)
+	}
+	must(t, s.Update(key(n-1), []byte("other")))
+	checkAfterClose(t, f, s, n)
 }

@@ -70,6 +70,9 @@ var mutants = []teeth.Mutant{
 	{Rule: "a block that a job takes is not grabbed, too", In: "memory.grab",
 		At: "$w.client() == 0 && !$m.takes($a, $q)", Do: "w.client() == 0", Test: "TestFreedForIt"},
 	// What failures leave.
+	{Rule: "an INSERT that took effect is not run again", In: "Store.write",
+		At: "$err != nil && !$s.unresolved.open && !errors.Is($err, client.ErrUncertain) && $s.rejoin($err)",
+		Do: "err != nil && !s.unresolved.open && s.rejoin(err)", Test: "TestSeparatorFails"},
 	{Rule: "nothing is locked behind a release that is to be settled", In: "Store.insert",
 		At: "if $err := $s.unlock(); $err != nil { $*fail }", Do: "_ = s.unlock()", Test: "TestReleaseFails"},
 	{Rule: "a release of settle's own does not say that the write took effect", In: "locker.trySettle",

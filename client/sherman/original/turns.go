@@ -1,5 +1,7 @@
 package original
 
+import "slices"
+
 // Turns are the local locks of a compute node (section 4.3): a line of waiters in
 // front of each lock of the memory nodes. So one worker of a process at a time
 // contends for a lock, and a release can hand it over to the next worker in line.
@@ -44,6 +46,8 @@ type LocalLocks struct {
 	most int
 	// lines has those with a waiter or a word, by the address of the lock.
 	lines map[uint64]*line
+	// unclaimed has those with a word alone.
+	unclaimed []*line
 	// spare has lines that are used again.
 	spare []*line
 }
@@ -86,6 +90,7 @@ func (t *LocalLocks) Join(w *Waiter, lock uint64) {
 		t.lines[lock] = l
 	}
 	if l.first == nil {
+		t.claimed(l)
 		l.first = w
 	} else {
 		l.last.next = w
@@ -132,33 +137,42 @@ func (t *LocalLocks) Leave(w *Waiter, word uint64) bool {
 	} else {
 		l.hands = 0
 	}
-	t.end(l)
+	t.emptied(l)
 	*w = Waiter{}
 	return handed
 }
 
-// end ends a line without a waiter or a word. It may be used for another lock.
-func (t *LocalLocks) end(l *line) {
-	if l.first == nil && l.word == 0 {
+// emptied looks at a line that may be without waiters by now. Without a word, too,
+// it may be used for another lock.
+func (t *LocalLocks) emptied(l *line) {
+	switch {
+	case l.first != nil:
+	case l.word != 0:
+		t.unclaimed = append(t.unclaimed, l)
+	default:
 		delete(t.lines, l.lock)
 		t.spare = append(t.spare, l)
 	}
+}
+
+// claimed takes a line from the unclaimed ones, if it is there.
+func (t *LocalLocks) claimed(l *line) {
+	t.unclaimed = slices.DeleteFunc(t.unclaimed, func(o *line) bool { return o == l })
 }
 
 // Forget implements Turns.
 func (t *LocalLocks) Forget(lock, word uint64) {
 	if l := t.lines[lock]; l != nil && l.word == word {
 		l.word = 0
-		t.end(l)
+		t.claimed(l)
+		t.emptied(l)
 	}
 }
 
 // Unclaimed implements Turns.
 func (t *LocalLocks) Unclaimed() (lock, word uint64) {
-	for _, l := range t.lines {
-		if l.first == nil {
-			return l.lock, l.word
-		}
+	if len(t.unclaimed) == 0 {
+		return 0, 0
 	}
-	return 0, 0
+	return t.unclaimed[0].lock, t.unclaimed[0].word
 }
