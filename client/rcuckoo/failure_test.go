@@ -61,19 +61,23 @@ func (e *lossyEndpoint) reportLoss() {
 }
 
 // unreliablePool is a pool as a worker sees it over connections that are cut now and then:
-// Clients may take long, and now and then reports a living client as dead.
+// ListClients may take long, and now and then reports a living client as dead.
 type unreliablePool struct {
 	*sim.Sim
-	ep     rdma.Endpoint
-	asked  int
-	fenced map[string]int
-	calm   bool // it answers at once, and correctly
+	ep       rdma.Endpoint
+	asked    int
+	fenced   map[string]int
+	calm     bool // it answers at once, and correctly
+	unlisted bool // it cannot list its clients
 }
 
-func (h *unreliablePool) Clients() []rdma.Client {
+func (h *unreliablePool) ListClients() ([]rdma.Client, error) {
 	h.asked++
-	if h.calm {
-		return h.Sim.Clients()
+	switch {
+	case h.unlisted:
+		return nil, rdma.ErrUnreachable
+	case h.calm:
+		return h.Sim.Clients(), nil
 	}
 	if h.ep.Rand().IntN(3) == 0 {
 		h.ep.Sleep(5 * impatient)
@@ -82,6 +86,12 @@ func (h *unreliablePool) Clients() []rdma.Client {
 	for i := range list {
 		list[i].Alive = list[i].Alive && h.ep.Rand().IntN(3) == 0
 	}
+	return list, nil
+}
+
+// Clients is what a fabric that cannot list its clients answers: none.
+func (h *unreliablePool) Clients() []rdma.Client {
+	list, _ := h.ListClients()
 	return list
 }
 
@@ -395,4 +405,70 @@ func TestTimers(t *testing.T) {
 		return err
 	})
 	must(t, m.Run())
+}
+
+// TestUnlisted: while the pool's clients cannot be listed, a client that makes no progress cannot
+// be fenced off, so its lock and its repair lease stay its own.
+func TestUnlisted(t *testing.T) {
+	m := newFaultyRun(t, 1)
+	m.calm = true
+	defer m.Close()
+	key, mended := m.keys[0][0], m.keys[1][0]
+	m.enter("loader", func(s *Store, _ rdma.Endpoint) error {
+		return errors.Join(s.Insert(key, key), s.Insert(mended, mended))
+	})
+	must(t, m.Run())
+	stopped := [2]bool{true, true}
+	m.enter("holder", func(s *Store, ep rdma.Endpoint) error {
+		s.op.Begin()
+		at := s.session.Table.Place(key)
+		s.locks.Start(at.Shard)
+		s.locks.LockRow(s.op, at.First)
+		if err := s.acquire(s.op, table.Ref{}, key, key); err != nil {
+			return err
+		}
+		ep.Sleep(20 * impatient)
+		stopped[0] = false
+		return s.locks.Release(s.op)
+	})
+	m.enter("repairer", func(s *Store, ep rdma.Endpoint) error {
+		s.op.Begin()
+		at := s.session.Table.Place(mended)
+		r := &recovery.Mending{Shard: at.Shard, Words: []uint32{0}}
+		err := errors.Join(s.detector.Look(s.op, at.Shard), s.repairer.TakeLeases(s.op, r),
+			s.repairer.SetRepair(s.op, r))
+		ep.Sleep(20 * impatient)
+		stopped[1] = false
+		return errors.Join(err, s.repairer.Renew(s.op, r), s.repairer.UnsetRepair(s.op, r),
+			s.repairer.FreeLeases(s.op, r))
+	})
+	for i, k := range [][]byte{key, mended} {
+		m.enter("worker", func(s *Store, ep rdma.Endpoint) error {
+			ep.Sleep(impatient / 10)
+			pool := s.session.Opt.Pool.(*unreliablePool)
+			pool.unlisted = true
+			err := s.Update(k, k)
+			if pool.asked == 0 || stopped[i] {
+				t.Errorf("%q: the pool was asked %d times, its client is stopped: %v", k, pool.asked, stopped[i])
+			}
+			return err
+		})
+		m.enter("second repairer", func(s *Store, ep rdma.Endpoint) error {
+			s.session.Opt.Pool.(*unreliablePool).unlisted = true
+			o, shard := s.op.Begin(), s.session.Table.Place(k).Shard
+			for range 2 * session.LookShares {
+				ep.Sleep(impatient / session.LookShares)
+				if err := s.repairer.Repair(o, shard, []uint32{0}); !errors.Is(err, session.ErrAgain) {
+					t.Errorf("%q: a repair ends with %v", k, err)
+				}
+			}
+			return nil
+		})
+	}
+	must(t, m.Run())
+	r, err := Check(m.Sim)
+	must(t, err)
+	if len(r.Damage) > 0 {
+		t.Errorf("%q", r.Damage)
+	}
 }

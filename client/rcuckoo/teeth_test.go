@@ -37,6 +37,8 @@ var mutants = []teeth.Mutant{
 		At: "$v > $version || $whole && $v == $version", Do: "$v > 1<<60"},
 	{Rule: "suspects are fenced off", Pkg: "recovery", In: "Repairer.revoke",
 		At: "$s.$opt.$Pool.RevokeLife($l)", Do: "error(nil)", Test: "TestSlow"},
+	{Rule: "a list of clients that cannot be read fences no client off", Pkg: "recovery", In: "Repairer.revoke",
+		At: "$list == nil", Do: "false", Test: "TestUnlisted"},
 	{Rule: "a repair waits for the holders of locks", Pkg: "recovery", In: "Repairer.await",
 		At: "$waits = true", Do: "$waits = false", Test: "Test(EveryPrefix|Slow|Explore)"},
 	{Rule: "only suspects are fenced off", Pkg: "locks", In: "Detector.Expired",

@@ -145,8 +145,9 @@ func (d *Detector) slow(o *session.Op, shard int, word uint32) (bool, error) {
 }
 
 // Stuck reports whether there is something to repair: a client that blocks the worker died, or
-// has neither made progress nor released the lock for a failure timer. It is for workers that
-// have no intent in the shard, as it asks the pool.
+// has neither made progress nor released the lock for a failure timer. While the pool's clients
+// cannot be listed, only a client that gave its operation up counts, and a repair that was cut off.
+// It is for workers that have no intent in the shard, as it asks the pool.
 func (d *Detector) Stuck(o *session.Op, shard int, word uint32) (bool, error) {
 	if !d.due(shard, word) {
 		return false, nil
@@ -154,10 +155,10 @@ func (d *Detector) Stuck(o *session.Op, shard int, word uint32) (bool, error) {
 	if err := d.Look(o, shard); err != nil {
 		return false, err
 	}
-	d.Ask(o)
+	listed := d.Ask(o) != nil
 	blocked := false
 	for c := range d.Claimants([]uint32{word}) {
-		if c != o.ID && d.Gone(c) {
+		if c != o.ID && (d.Fenced(c) || listed && d.Gone(c)) {
 			return true, nil
 		}
 		blocked = blocked || c != o.ID
@@ -223,14 +224,18 @@ func (d *Detector) Look(o *session.Op, shard int) error {
 
 // Ask asks the pool for its clients, and notes which of them are dead. It may take long when
 // nodes do not answer, so first the worker gives up what could make other clients wait for it.
-// nil: there is no Pool.
+// nil: there is no Pool, or its clients cannot be listed now.
 func (d *Detector) Ask(o *session.Op) []rdma.Client {
 	if o.Opt.Pool == nil {
 		return nil
 	}
 	o.Ended(true) // a WRITE that was lost is noticed now, and its intent given up
 	d.GiveUp(o)
-	v, list := d, o.Opt.Pool.Clients()
+	list, err := rdma.ListClients(o.Opt.Pool)
+	if err != nil {
+		return nil
+	}
+	v := d
 	for _, c := range list {
 		switch {
 		case int(c.ID) > o.Table.Clients:

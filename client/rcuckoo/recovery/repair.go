@@ -29,9 +29,10 @@ var le = binary.LittleEndian
 //     words and are gone are suspects as well.
 //  2. Suspects are fenced off: no verb of theirs lands any more. (A client that gave its
 //     operation up has already drained its verbs.) Holders of these words' repair leases that
-//     count as gone are fenced off as well. To ask the pool
-//     and to fence off may take long when nodes do not answer. A client that does so has no
-//     lease, and no intent or one that it has given up, so no other client takes it for dead.
+//     count as gone are fenced off as well. While the pool cannot list its clients, none can be
+//     fenced off, and the repair has to wait. To ask the pool and to fence off may take long when
+//     nodes do not answer. A client that does so has no lease, and no intent or one that it has
+//     given up, so no other client takes it for dead.
 //  3. The repairer takes the repair leases of all these words by CAS: all or none. If a suspect's
 //     intent has changed by then, another client has repaired it, and it is no suspect any more.
 //  4. It sets the words' repair bits: no client takes a lock in these words any more. A client
@@ -77,13 +78,15 @@ type Repairer struct {
 // NewRepairer returns a repairer that finds failed clients by a detector.
 func NewRepairer(d *locks.Detector) *Repairer { return &Repairer{detector: d} }
 
-// errBusy is the error of a repair that another client has begun.
-var errBusy = fmt.Errorf("another client repairs it: %w", session.ErrAgain)
+// errBusy is the error of a repair that has to wait: another client has begun it, or a client has to
+// be fenced off while the pool's clients cannot be listed.
+var errBusy = fmt.Errorf("its repair has to wait: %w", session.ErrAgain)
 
 // Repair repairs lock words, and all words that the suspects' intents name. It returns nil when
 // there is nothing to repair any more. The error wraps ErrAgain when another client repairs them,
-// and rdma.ErrTimeout when the time is used up. After any other error shards[shard].leased are
-// words the leases of which the worker may hold.
+// or a client has to be fenced off while the pool's clients cannot be listed, and rdma.ErrTimeout
+// when the time is used up. After any other error shards[shard].leased are words the leases of
+// which the worker may hold.
 func (p *Repairer) Repair(o *session.Op, shard int, words []uint32) error {
 	m := &p.mending
 	m.Shard, m.Words = shard, append(m.Words[:0], words...)
@@ -357,8 +360,11 @@ func (p *Repairer) last(o *session.Op, m *Mending) error {
 }
 
 // revoke fences off a client that the pool has listed. An identity that is not listed has no
-// client that could post verbs.
+// client that could post verbs. Without a list (nil) the error is errBusy: the client may be alive.
 func (p *Repairer) revoke(o *session.Op, list []rdma.Client, c rdma.ClientID) error {
+	if list == nil {
+		return errBusy
+	}
 	for _, l := range list {
 		if l.ID == c {
 			// Once it has returned, no verb of the client lands any more.

@@ -9,6 +9,7 @@ import (
 
 // Pool lists a pool's clients, and fences them off: the part of an rdma.Fabric that repair needs.
 type Pool interface {
+	// Clients is asked by rdma.ListClients, as an empty list may be one that cannot be read now.
 	Clients() []rdma.Client
 	// RevokeLife returns when no verb that c posted can land any more. Only this life of the
 	// identity is fenced off: a client that has the identity since is not.
