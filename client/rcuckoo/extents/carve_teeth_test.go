@@ -45,6 +45,8 @@ var claimMutants = []teeth.Mutant{
 	{Rule: "what a row names is not freed", In: "Client.look",
 		At: "$whole1 && $x.$inUse($r1, $u) || $whole2 && $x.$inUse($r2, $u)", Do: "$whole1 && $x.$inUse($r1, $u)",
 		Test: "TestClaimLists"},
+	{Rule: "the content of an earlier use does not delay what is freed", In: "Client.rescue",
+		At: "return $u.stale", Do: "return false", Test: "TestStaleContent"},
 	{Rule: "claims that may be under way are waited for", In: "Client.reclaim",
 		At: "$read.Fence = true", Do: "$read.Fence = false", Test: "TestUnknownOutcome"},
 	{Rule: "an extent in doubt is looked for", In: "Client.resolve",

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client/kit"
@@ -21,8 +22,10 @@ var le = binary.LittleEndian
 //     client's alone.
 //   - Neither of the rows of the key in the extent names the use. A ref is copied only from row
 //     to row, so once no row names it, none ever will. If a row names the extent, the extent is
-//     whole and the key in it is the right one. An extent that is torn, or was never written, has
-//     some key or other, and no row names it, whichever rows are read.
+//     whole and the key in it is the right one. An extent that is torn has some key or other, and
+//     no row names it, whichever rows are read. An extent without the stamp of the use has the
+//     value of an earlier one at most, of a key that others may write all the time: it is freed
+//     though its rows change between all looks.
 //
 // Rows are looked at twice. If both looks find the same versions, neither row changed between
 // them. So at one moment the ref was in neither: it cannot have moved from the row that was read
@@ -134,6 +137,8 @@ type suspect struct {
 	at table.Place
 	// key is the key in the extent. The batch that read it owns its memory.
 	key []byte
+	// stale: the extent has no value of this use, so no row names the use, or ever will.
+	stale bool
 	// look: first and second are the versions of both rows at the last look.
 	look          bool
 	first, second uint64
@@ -173,7 +178,8 @@ func (x *Client) rescue(shard int, refs []table.Ref, until time.Duration) (n int
 			if length := le.Uint64(p[table.LengthsAt:]) >> 32; length <= uint64(len(key)) {
 				key = key[:length]
 			}
-			suspects = append(suspects, suspect{Ref: r, at: x.table.Place(key), key: key})
+			suspects = append(suspects,
+				suspect{Ref: r, at: x.table.Place(key), key: key, stale: le.Uint64(p[table.StampAt:]) != r.Stamp})
 		}
 	}
 	for look := 0; len(suspects) > 0 && look < rowLooks+x.table.Levels; look++ {
@@ -184,6 +190,13 @@ func (x *Client) rescue(shard int, refs []table.Ref, until time.Duration) (n int
 			return 0, err
 		}
 	}
+	// A stale one is idle without a look, and its key may be one that is written all the time.
+	suspects = slices.DeleteFunc(suspects, func(u suspect) bool {
+		if u.stale {
+			idle = append(idle, u.Ref)
+		}
+		return u.stale
+	})
 	if n, err = x.end(shard, idle, until); err == nil && len(suspects) > 0 {
 		err = fmt.Errorf("look for %d extents in their rows: %w: %w", len(suspects), errBusyRows, rdma.ErrTimeout)
 	}

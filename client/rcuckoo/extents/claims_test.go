@@ -183,3 +183,45 @@ func TestTwoLooks(t *testing.T) {
 		}
 	}
 }
+
+// eager is an endpoint that does something ahead of each batch of a step.
+type eager struct {
+	rdma.Endpoint
+	step rdma.Step
+	do   func()
+}
+
+func (e eager) Post(b *rdma.Batch) error {
+	if b.Step() == e.step {
+		e.do()
+	}
+	return e.Endpoint.Post(b)
+}
+
+// TestStaleContent: an extent without a value of its use is freed however often the rows of the key
+// change that an earlier use has left in it.
+func TestStaleContent(t *testing.T) {
+	p := small()
+	p.Shards = 1
+	l, v := homestead(t, p, 1)
+	x, other, keeper := extentsOn(t, l, v), extentsOn(t, l, v), extentsOn(t, l, v)
+	key := []byte("hot")
+	r, err := takeNow(x, 0, 5)
+	must(t, err)
+	earlier := r
+	earlier.Stamp = 0
+	write(t, x, func(b *rdma.Batch) { l.AddValue(b, 0, earlier, key, []byte("value")) })
+	version := uint64(0)
+	keeper.ep = eager{keeper.ep, steps.ReadRowsOfExtents, func() {
+		write(t, other, func(b *rdma.Batch) {
+			n, row := l.Place(key).First, table.Row(b.Alloc(l.RowBytes))
+			clear(row)
+			version++
+			l.Seal(row, 0, n, version)
+			b.Write(l.RowAt(l.Leads[0], n), row)
+		})
+	}}
+	if n, err := keeper.Leave(0, x.id); n != keeper.want() || err != nil {
+		t.Errorf("%d of %d extents are freed: %v", n, keeper.want(), err)
+	}
+}

@@ -41,7 +41,7 @@ import (
 //   - between 6 and 8: repair writes the row, and does 8 again.
 const (
 	// Offsets in an extent. contentAt is that of the checksum, which covers all that is behind it.
-	stampAt   = 0
+	StampAt   = 0
 	contentAt = 8
 	LengthsAt = 16
 	KeyAt     = ExtentHeader
@@ -99,7 +99,7 @@ func extentSum(content []byte, shard int, r Ref) uint64 {
 // written, which belongs to the batch, for the WRITEs to backups.
 func (l *Layout) AddValue(b *rdma.Batch, shard int, r Ref, key, value []byte) (content []byte) {
 	p := b.Alloc(KeyAt + len(key) + len(value))
-	le.PutUint64(p[stampAt:], r.Stamp)
+	le.PutUint64(p[StampAt:], r.Stamp)
 	le.PutUint64(p[LengthsAt:], uint64(len(key))<<32|uint64(len(value)))
 	copy(p[KeyAt+copy(p[KeyAt:], key):], value)
 	le.PutUint64(p[contentAt:], extentSum(p[LengthsAt:], shard, r))
@@ -116,7 +116,7 @@ func (l *Layout) AddRead(b *rdma.Batch, at node.Replica, r Ref, key []byte) *rdm
 // or of a later use of the extent, so the ref is out of date.
 func (l *Layout) ValueOf(p []byte, shard int, r Ref, key []byte) ([]byte, bool) {
 	end := KeyAt + len(key)
-	ok := len(p) == end+r.Length && le.Uint64(p[stampAt:]) == r.Stamp &&
+	ok := len(p) == end+r.Length && le.Uint64(p[StampAt:]) == r.Stamp &&
 		le.Uint64(p[LengthsAt:]) == uint64(len(key))<<32|uint64(r.Length) &&
 		le.Uint64(p[contentAt:]) == extentSum(p[LengthsAt:], shard, r) && bytes.Equal(p[KeyAt:end], key)
 	if !ok {
