@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rcuckoo/recovery"
 	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/steps"
@@ -470,5 +471,63 @@ func TestUnlisted(t *testing.T) {
 	must(t, err)
 	if len(r.Damage) > 0 {
 		t.Errorf("%q", r.Damage)
+	}
+}
+
+// TestTwoInFlight: a shard where an operation failed is not settled while a verb of the operation is
+// in flight, though what failed since has landed.
+func TestTwoInFlight(t *testing.T) {
+	const timeout = 4 * impatient
+	p, key := tiny(false, timeout), []byte("key")
+	p.RowsPerLock = p.Rows // the key's rows have one lock
+	run := func(next func(*Store) error, faults ...sim.Fault) (sent uint64) {
+		l, err := table.New(p, 1)
+		must(t, err)
+		o := sim.Hostile(1)
+		o.Memory, o.Clients, o.Handler, o.Faults = l.Bytes, p.Clients, node.Serve, faults
+		m := &faultyRun{Sim: sim.New(o), t: t, seed: 1, fenced: map[string]int{}, calm: true}
+		defer m.Close()
+		must(t, Make(m.Sim, p))
+		settled := false
+		var late *sim.Worker
+		late = m.enter("late", func(s *Store, ep rdma.Endpoint) error {
+			must(t, s.Insert(key, key))
+			err := s.Update(key, key)
+			if sent = late.Sent(); faults == nil {
+				return err
+			}
+			if !errors.Is(err, client.ErrUncertain) {
+				t.Errorf("the update ends with %v", err)
+			}
+			if err := next(s); !errors.Is(err, rdma.ErrTimeout) {
+				t.Errorf("what is next ends with %v", err)
+			}
+			for st := &s.session.Shards[l.Place(key).Shard]; st.Dirty && !t.Failed(); ep.Sleep(impatient) {
+				if _, err := s.Get(key); err != nil {
+					return err
+				}
+			}
+			settled = true
+			return nil
+		})
+		if faults != nil {
+			m.enter("holder", func(s *Store, ep rdma.Endpoint) error {
+				for !settled && !t.Failed() {
+					ep.Sleep(impatient / 10)
+				}
+				s.op.Begin()
+				return m.hold(s, key, 15)
+			})
+		}
+		must(t, m.Run())
+		return sent
+	}
+	sent := run(nil) // with the WRITE that ends the intent, behind the CAS that releases the locks
+	for _, next := range []func(*Store) error{
+		func(s *Store) error { _, err := s.Get(key); return err },
+		func(s *Store) error { return s.op.Begin().SendHeartbeat(s.session.Table.Place(key).Shard) },
+	} {
+		run(next, sim.Fault{Kind: sim.FlyFault, Client: "late", Verb: sent - 1, For: 5 * timeout},
+			sim.Fault{Kind: sim.FlyFault, Client: "late", Verb: sent, For: timeout * 3 / 2})
 	}
 }
