@@ -225,7 +225,7 @@ func (s *Store) help(o *session.Op, shard int) {
 	st := &o.Shards[shard]
 	level, cursor := table.GrowthOf(s.levels.Words[shard])
 	// Nothing is done without a share to take, or while the shard is not settled.
-	if level == 0 || cursor >= o.Table.Ends(level) || st.Dirty || st.Flying != nil || len(st.Leased) > 0 {
+	if level == 0 || cursor >= o.Table.Ends(level) || st.Dirty || len(st.Flying) > 0 || len(st.Leased) > 0 {
 		return
 	}
 	// An op of its own: its batches have less time, and the heartbeat that its locks set ends with

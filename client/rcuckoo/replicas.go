@@ -56,7 +56,7 @@ func (s *Store) applyView(v *rdma.View) {
 		}
 		s.session.TakeoverPending[shard] = true
 		st := &s.session.Shards[shard]
-		// Flying stays: settling the shard waits for that batch, and releases it.
+		// Flying stays: settling the shard waits for these batches, and releases them.
 		st.Dirty, st.Given, st.Leased = true, false, nil
 		s.extents.Forget(shard)
 		s.levels.Forget(shard)

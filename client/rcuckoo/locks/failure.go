@@ -146,8 +146,8 @@ func (d *Detector) slow(o *session.Op, shard int, word uint32) (bool, error) {
 
 // Stuck reports whether there is something to repair: a client that blocks the worker died, or
 // has neither made progress nor released the lock for a failure timer. While the pool's clients
-// cannot be listed, only a client that gave its operation up counts. It is for workers that have no
-// intent in the shard, as it asks the pool.
+// cannot be listed, only a client that gave its operation up counts, and a repair that was cut off.
+// It is for workers that have no intent in the shard, as it asks the pool.
 func (d *Detector) Stuck(o *session.Op, shard int, word uint32) (bool, error) {
 	if !d.due(shard, word) {
 		return false, nil
@@ -164,7 +164,7 @@ func (d *Detector) Stuck(o *session.Op, shard int, word uint32) (bool, error) {
 		blocked = blocked || c != o.ID
 	}
 	still, holder, err := d.stranded(o, shard, word, blocked)
-	return err == nil && listed && d.Expired(holder, still), err
+	return err == nil && d.Expired(holder, still), err
 }
 
 // watch begins with another shard, and forgets what was seen in the one before.

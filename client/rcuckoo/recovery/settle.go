@@ -16,9 +16,9 @@ import (
 // An operation may fail before its end: a node does not answer, or the pool's view changes and
 // fences off what was in flight. Then the worker's own intent stays as it is, and the shard is
 // dirty. The worker repairs what it left, as other clients would (see repair.go), before any
-// other operation in the shard. It need not be fenced off: verbs to one node land in order, so
-// once its last verb has landed no earlier one can. Then the redo decides the outcome: if it is
-// whole the operation took effect, else it did not begin.
+// other operation in the shard. It need not be fenced off: it waits for all batches that are in
+// flight, as a later verb may pass a CAS, and WRITEs to one node land in order. Then the redo
+// decides the outcome: if it is whole the operation took effect, else it did not begin.
 
 // Settler settles what the worker's own operations left when they failed.
 //
@@ -119,7 +119,7 @@ func (e *Settler) Settled(o *session.Op, shard int) error {
 	if err := o.AwaitIdleView(); err != nil {
 		return err
 	}
-	if !st.Dirty && len(st.Leased) == 0 && st.Flying == nil {
+	if !st.Dirty && len(st.Leased) == 0 && len(st.Flying) == 0 {
 		return nil
 	}
 	// The outcome of that operation was reported as uncertain, or no caller waits for it.
@@ -179,12 +179,13 @@ func (e *Settler) settleOnce(o *session.Op, shard int) (begun bool, err error) {
 // verbs are in flight: they may still land.
 func (e *Settler) abandon(o *session.Op, shard int) (own table.Intent, err error) {
 	st := &o.Shards[shard]
-	if st.Flying != nil {
-		if err := o.EP.Wait(st.Flying, rdma.All, o.Each); err != nil && !st.Flying.Finished() {
+	for len(st.Flying) > 0 {
+		b := st.Flying[0]
+		if err := o.EP.Wait(b, rdma.All, o.Each); err != nil && !b.Finished() {
 			return own, fmt.Errorf("verbs are in flight: %w", err)
 		}
-		st.Flying.Release()
-		st.Flying = nil
+		b.Release()
+		st.Flying = slices.Delete(st.Flying, 0, 1)
 	}
 	// WRITEs of the worker to the leader land ahead of this READ, so the intent is as it stays.
 	own, err = o.ReadIntent(shard, o.ID)

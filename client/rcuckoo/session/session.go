@@ -145,15 +145,25 @@ func (o *Op) Carry(step rdma.Step, shard int, b *rdma.Batch, what string, args .
 }
 
 // KeepFlying takes over a batch that failed: it releases the batch, or keeps it while verbs of it
-// are in flight. abandon waits for those.
+// that change something are in flight. abandon waits for those, and so there are few batches.
 func (s *Session) KeepFlying(shard int, b *rdma.Batch) {
 	switch {
 	case b == nil:
-	case b.Finished():
+	case b.Finished(), onlyReads(b):
 		b.Release()
 	default:
-		s.Shards[shard].Flying = b // there is at most one: the shard is dirty until it has landed
+		st := &s.Shards[shard]
+		st.Flying = append(st.Flying, b)
 	}
+}
+
+func onlyReads(b *rdma.Batch) bool {
+	for i := range b.Len() {
+		if b.Op(i).Verb != rdma.Read {
+			return false
+		}
+	}
+	return true
 }
 
 // Briefly returns the operation with a share of its time, so that another shard's node does not

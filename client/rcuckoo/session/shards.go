@@ -30,9 +30,9 @@ type ShardState struct {
 	// Given: the failed operation is given up, so that others may complete it. See settle.go of
 	// package recovery.
 	Given bool
-	// Flying is the failed operation's batch with verbs that may still land. The shard owns it
-	// until it has landed. nil: nothing is in flight.
-	Flying *rdma.Batch
+	// Flying are batches of failed operations with verbs that may still land: what an operation was
+	// waiting for, and heartbeats that it sent meanwhile. The shard owns them until they have landed.
+	Flying []*rdma.Batch
 	// Leased are the words of a repair that was interrupted. The worker may hold their leases.
 	Leased []uint32
 }
