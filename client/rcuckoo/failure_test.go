@@ -531,3 +531,35 @@ func TestTwoInFlight(t *testing.T) {
 			sim.Fault{Kind: sim.FlyFault, Client: "late", Verb: sent, For: timeout * 3 / 2})
 	}
 }
+
+// TestRepairGivenUp: a repair that has waited for too long unsets the repair bits that it has set. A
+// bit that an earlier repair has left stays: by it others find the word.
+func TestRepairGivenUp(t *testing.T) {
+	for _, left := range []bool{false, true} {
+		m := newFaultyRun(t, 1)
+		m.calm = true
+		key := m.keys[0][0]
+		m.enter("holder", func(s *Store, _ rdma.Endpoint) error {
+			s.op.Begin()
+			return m.hold(s, key, 4)
+		})
+		m.enter("repairer", func(s *Store, ep rdma.Endpoint) error {
+			ep.Sleep(impatient / 10)
+			o, shard := s.op.Begin(), s.session.Table.Place(key).Shard
+			if left {
+				must(t, s.repairer.SetRepair(o, &recovery.Mending{Shard: shard, Words: []uint32{0}}))
+			}
+			o.Until = ep.Now() + impatient
+			if err := s.repairer.Repair(o, shard, []uint32{0}); !errors.Is(err, session.ErrWaited) {
+				t.Errorf("left %v: the repair ends with %v", left, err)
+			}
+			word, err := o.ReadWord(o.Table.LockAt(shard, 0))
+			if err == nil && (word&^table.LockRepair == 0 || (word&table.LockRepair != 0) != left) {
+				t.Errorf("left %v: the lock word is %#x", left, word)
+			}
+			return err
+		})
+		must(t, m.Run())
+		must(t, m.Close())
+	}
+}

@@ -67,6 +67,9 @@ type Mending struct {
 	// leases are the leases of the words, as this worker read or wrote them last, in the same
 	// order. LostLease: another client has changed it.
 	leases []uint64
+	// set are the words of which this repair has set the repair bit. The others had it from a
+	// repair that was cut off, maybe with locks that no intent names any more.
+	set []uint32
 }
 
 // Repairer repairs lock words, one repair at a time.
@@ -89,7 +92,7 @@ var errBusy = fmt.Errorf("its repair has to wait: %w", session.ErrAgain)
 // which the worker may hold.
 func (p *Repairer) Repair(o *session.Op, shard int, words []uint32) error {
 	m := &p.mending
-	m.Shard, m.Words = shard, append(m.Words[:0], words...)
+	m.Shard, m.Words, m.set = shard, append(m.Words[:0], words...), m.set[:0]
 	// Each try looks for suspects anew. The words of earlier tries stay.
 	for r := o.Pace; ; {
 		err := p.repairOnce(o, m)
@@ -379,21 +382,40 @@ func (p *Repairer) revoke(o *session.Op, list []rdma.Client, c rdma.ClientID) er
 
 // SetRepair does step 4. A bit that is set already was left by a repair that was not completed.
 func (p *Repairer) SetRepair(o *session.Op, m *Mending) error {
-	return p.turnRepair(o, m, table.LockRepair)
+	b := addRepairBits(o, m.Shard, m.Words, table.LockRepair)
+	if err := o.Do(steps.TurnRepairBits, b); err != nil {
+		return o.Failed(m.Shard, b, fmt.Errorf("set repair bits in shard %d: %w", m.Shard, err))
+	}
+	for i, w := range m.Words {
+		if b.Op(i).Result&table.LockRepair == 0 {
+			m.set = append(m.set, w)
+		}
+	}
+	b.Release()
+	return nil
 }
 
 // UnsetRepair gives up a repair that has waited for too long, before any row or intent was changed.
-func (p *Repairer) UnsetRepair(o *session.Op, m *Mending) error { return p.turnRepair(o, m, 0) }
+// Bits that it has not set stay: without them clients that wait for a lock which no intent names
+// would take each other for its holders, and none would repair the word.
+func (p *Repairer) UnsetRepair(o *session.Op, m *Mending) error {
+	if len(m.set) == 0 {
+		return nil
+	}
+	b := addRepairBits(o, m.Shard, m.set, 0)
+	m.set = m.set[:0]
+	return o.Carry(steps.TurnRepairBits, m.Shard, b, "unset repair bits in shard %d", m.Shard)
+}
 
-// turnRepair sets the repair bits of the words to a value, whatever their other bits are.
-func (p *Repairer) turnRepair(o *session.Op, m *Mending, to uint64) error {
+// addRepairBits sets the repair bits of words to a value, whatever their other bits are.
+func addRepairBits(o *session.Op, shard int, words []uint32, to uint64) *rdma.Batch {
 	b := o.EP.Batch()
-	for _, w := range m.Words {
+	for _, w := range words {
 		// Nothing is compared, so each CAS swaps. It changes the repair bit alone, as living
 		// clients release their locks meanwhile.
-		b.MaskedCompareSwap(o.Table.LockAt(m.Shard, int(w)), 0, 0, to, table.LockRepair)
+		b.MaskedCompareSwap(o.Table.LockAt(shard, int(w)), 0, 0, to, table.LockRepair)
 	}
-	return o.Carry(steps.TurnRepairBits, m.Shard, b, "set repair bits in shard %d", m.Shard)
+	return b
 }
 
 // await does step 5: it returns when no client but the suspects claims a lock of the words, and
