@@ -265,3 +265,34 @@ func TestUndoneUpdateLandsNothing(t *testing.T) {
 	must(t, c.Close())
 	checkClean(t, f)
 }
+
+// TestHandedOutOnce: a client frees what a dead one has replaced, and the object's node hands it out
+// before it is written again. Recovery, which knows of it from the dead client's log, does not offer
+// the object once more.
+func TestHandedOutOnce(t *testing.T) {
+	p := cramped(5)
+	p.NodeCentric = true
+	f := simPool(t, 1, p)
+	ep, err := f.Open("dead")
+	must(t, err)
+	dead, err := Open(ep, Options{})
+	must(t, err)
+	must(t, dead.Insert(k, []byte("1")))
+	replaced := dead.cache.Find(race.Hash(k)).word
+	must(t, dead.Update(k, []byte("2")))
+	must(t, f.Revoke(dead.s.ID))
+	must(t, ep.Close())
+	first, second := worker2(t, f), worker2(t, f)
+	first.mem.Reclaim.Free(replaced, 1)
+	must(t, first.drain())
+	must(t, first.begin(layout.OpInsert, k, []byte("3")))
+	if got := first.draft.Unit; got != replaced.Unit() {
+		t.Fatalf("got the object at %d, not the one at %d: this test shows nothing", got, replaced.Unit())
+	}
+	recoverNow(t, f)
+	must(t, second.s.View.Join())
+	must(t, second.begin(layout.OpInsert, k, []byte("4")))
+	if got := second.draft.Unit; got == replaced.Unit() {
+		t.Errorf("got the object at %d twice, want another one", got)
+	}
+}

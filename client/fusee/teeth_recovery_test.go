@@ -67,6 +67,8 @@ var recoveryMutants = []teeth.Mutant{
 	{Rule: "an allocation is undone for which a backup has no memory", Pkg: "memory", In: "Tables.Complete",
 		At: "!errors.Is($err, rdma.ErrFull)", Do: "!errors.Is($err, rdma.ErrClosed)",
 		Test: "TestRefusedBlockGoesBack"},
+	{Rule: "a node is not told twice that an object is free", Pkg: "recovery", In: "recovery.markCopies",
+		At: "$replica == 0 && $r.s.NodeCentric && $h.Free()", Do: "$replica < 0", Test: "TestHandedOutOnce"},
 	{Rule: "no client adopts a block that is not clean", Pkg: "recovery", In: "recovery.passAll",
 		At: "$class |= layout.$Unclean", Do: "$class |= 0", Test: "TestUncleanBlocks"},
 	{Rule: "what the logs of unclean blocks tell was replaced is freed", Pkg: "recovery", In: "recovery.clean",

@@ -105,6 +105,56 @@ func TestEarlierUseIsFreedAgain(t *testing.T) {
 	}
 }
 
+// TestKeptBlockHasItsObjects: an object of a block that its client was leaving is freed as one of
+// another client's. When the client keeps the block it takes the object back.
+func TestKeptBlockHasItsObjects(t *testing.T) {
+	p := params(3 * time.Second)
+	f := sim.New(sim.Options{Nodes: 2, Memory: poolBytes, Clients: p.Clients, Handler: node.Serve})
+	t.Cleanup(func() { f.Close() })
+	if err := session.Make(f, p); err != nil {
+		t.Fatal(err)
+	}
+	a, b := allocator(t, f), allocator(t, f)
+	theirs, err := b.Take(0, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	mine, err := a.Take(0, 0, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []layout.Object{theirs, mine} {
+		head := a.s.Batch()
+		buf := head.Alloc(4)
+		layout.LE.PutUint32(buf, o.Incarnation)
+		head.Write(a.s.Space.UnitAt(o.Unit, 0).Add(layout.IncarnationAt), buf)
+		if err := a.s.Do("test", head); err != nil {
+			t.Fatal(err)
+		}
+		head.Release()
+		a.Reclaim.Lay(o)
+	}
+	a.s.Sleep(2 * a.Reclaim.Rest)
+	a.s.Clock = a.s.Now()
+	a.Reclaim.since = a.s.Clock
+	s := &a.Holdings.Slabs[0]
+	had := s.Idle()
+	a.Reclaim.mature() // it is ripe, and waits for the other client's
+	a.Part(s.Split(s.Blocks[0]))
+	if err := a.Reclaim.landAll(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.tidy(); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.ReclaimAll(0); err != nil {
+		t.Fatal(err)
+	}
+	if n := s.Idle(); n != had+1 || len(a.Parting) > 0 {
+		t.Errorf("got %d free objects, want %d; %d slabs are left behind", n, had+1, len(a.Parting))
+	}
+}
+
 // mutants break the rules of this package that its own tests show. Package fusee has the others.
 var mutants = []teeth.Mutant{
 	{Rule: "an own object waits for the frees before it", In: "Reclaim.ripen",
@@ -112,6 +162,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "an earlier use that rests does not end a later one", In: "Reclaim.rests",
 		At: "$x.$unit == $o.Unit && $r.isOf($x, $o.Incarnation)", Do: "$x.$unit == $o.Unit",
 		Test: "TestEarlierUseIsFreedAgain"},
+	{Rule: "what a client frees in a block that it is leaving is in none of its lists", In: "Reclaim.harvest",
+		At: "$p.$block.setBusy($p.$index)", Do: "_ = $p", Test: "TestKeptBlockHasItsObjects"},
 }
 
 func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }

@@ -101,15 +101,17 @@ func makeBlock(blk node.Block, class int, entry node.Entry, objects int) *Block 
 	}
 }
 
-// Idle and setIdle read and set an object's bit in ready.
+// Idle reads, and setIdle and setBusy change an object's bit in ready.
 func (b *Block) Idle(i int) bool { return b.ready[i/64]>>(i%64)&1 != 0 }
 
 func (b *Block) setIdle(i int) { b.ready[i/64] |= 1 << (i % 64) }
 
+func (b *Block) setBusy(i int) { b.ready[i/64] &^= 1 << (i % 64) }
+
 // use begins the next use of an object: it makes the next incarnation, and the object is not free
 // any more. After 2^32 uses the incarnation is 1 again, as 0 is none.
 func (b *Block) use(i int) uint32 {
-	b.ready[i/64] &^= 1 << (i % 64)
+	b.setBusy(i)
 	b.Incarnations[i]++
 	if b.Incarnations[i] == 0 {
 		b.Incarnations[i] = 1

@@ -57,8 +57,7 @@ func (a *Allocator) shed(class int) {
 		}
 	}
 	// Empty blocks begin to rest, and those that have rested become vacant.
-	a.Vacate(false)
-	if err := a.Clear(); errors.Is(err, client.ErrDamaged) {
+	if err := errors.Join(a.Vacate(false), a.Clear()); errors.Is(err, client.ErrDamaged) {
 		a.s.Fault(err)
 	}
 }

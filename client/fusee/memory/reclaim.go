@@ -212,6 +212,8 @@ func (r *Reclaim) harvest() {
 		if r.h.Own[p.Block.Block] == p.Block && !p.Block.parting {
 			r.h.Slabs[p.Block.Class].push(p)
 		} else {
+			// If the client keeps the block, a scan finds the object.
+			p.Block.setBusy(p.Index)
 			inc := p.Block.Incarnations[p.Index]
 			r.send(freed{unit: r.t.UnitOf(p), class: int32(p.Block.Class), tag: int32(r.s.Tag(inc)), incarnation: inc})
 		}

@@ -46,7 +46,11 @@ const (
 //
 // A block is empty only by the free lists: an object that rests or is ripe may still be read by its
 // old word, so it counts as in use.
-func (a *Allocator) Vacate(all bool) {
+//
+// Its objects get their marks before it rests. Another client may free one for a second time,
+// however late: it finds the mark then, and writes none into what is there next. Where marks cannot
+// be written the block stays in use.
+func (a *Allocator) Vacate(all bool) error {
 	for class := range a.Holdings.Slabs {
 		s := &a.Holdings.Slabs[class]
 		idle := map[*Block]int{}
@@ -58,15 +62,20 @@ func (a *Allocator) Vacate(all bool) {
 			if idle[b] < len(b.Incarnations) || len(a.Emptied) >= mostEmptied {
 				continue
 			}
-			s.Split(b)
+			free := s.Split(b).Free
 			if _, ok := a.Holdings.borrow(a.Holdings.deletes, 0); !ok && !all {
 				a.Holdings.takeUp(b)
 				continue
+			}
+			if err := a.Tables.writeHeads(free, true); err != nil {
+				a.Holdings.takeUp(b)
+				return fmt.Errorf("empty block %v: %w", b.Block, err)
 			}
 			delete(a.Holdings.Own, b.Block)
 			a.Emptied = append(a.Emptied, emptied{b, a.s.Now() + a.s.Timeout})
 		}
 	}
+	return nil
 }
 
 // takeBack takes a resting block of the class, or of the next larger one, back into use. Its
@@ -165,8 +174,7 @@ func (a *Allocator) takeEmpty(all bool) error {
 		}
 		taken++
 	}
-	a.Vacate(all)
-	return nil
+	return a.Vacate(all)
 }
 
 // gather makes all objects idle that are free in the client's blocks of any class: those that rest,
@@ -197,7 +205,9 @@ func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
 	if err := a.gather(); err != nil {
 		return false, err
 	}
-	a.Vacate(reserve == 0)
+	if err := a.Vacate(reserve == 0); err != nil {
+		return false, err
+	}
 	if err := a.takeEmpty(reserve == 0); err != nil {
 		return false, err
 	}

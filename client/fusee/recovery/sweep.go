@@ -211,7 +211,8 @@ type used struct {
 // no other client frees them at the same time.
 //
 // Each replica gets a mark of its own: a torn draft leaves replicas of different incarnations.
-// The primary's mark comes last, as a carrier's does. It may be repeated after a crash.
+// The primary's mark comes last, as a carrier's does. It may be repeated after a crash. Where nodes
+// hand out objects, a crash between an object's mark and its hint leaks the object.
 func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 	for some := range slices.Chunk(list, layout.HeadsPerTrip) {
 		// Objects may have different numbers of replicas left.
@@ -262,6 +263,10 @@ func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked [
 		h := layout.HeadOf(read.Op(i).Buf)
 		// It is in another use than the one that was found lost.
 		if !whatever && h.Incarnation != u.inc {
+			continue
+		}
+		// A node has no memory of what it handed out: a second hint would hand out the object twice.
+		if replica == 0 && r.s.NodeCentric && h.Free() {
 			continue
 		}
 		marked = append(marked, u.unit) // also if it was marked before: its hint may have been lost
