@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"regexp"
@@ -188,7 +189,7 @@ func convertInNewView(t *testing.T, own bool, at int) (batches int) {
 		first, leave = life(t, f, Options{})
 	}
 	n := 0
-	for ; first.Insert(key(n), make([]byte, 290)) == nil; n++ {
+	for ; first.Insert(key(n), bytes.Repeat([]byte{1}, 310)) == nil; n++ {
 	}
 	for i := range n {
 		must(t, first.Delete(key(i)))

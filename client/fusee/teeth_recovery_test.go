@@ -66,7 +66,7 @@ var recoveryMutants = []teeth.Mutant{
 		At: "errors.Is($err, errSilent)", Do: "false", Test: "TestFullPoolBlip"},
 	{Rule: "an allocation is undone for which a backup has no memory", Pkg: "memory", In: "Tables.Complete",
 		At: "!errors.Is($err, rdma.ErrFull)", Do: "!errors.Is($err, rdma.ErrClosed)",
-		Test: "TestRefusedBlockGoesBack"},
+		Test: "TestRefusedBlockGoesBack/recover"},
 	{Rule: "a node is not told twice that an object is free", Pkg: "recovery", In: "recovery.markCopies",
 		At: "$replica == 0 && $r.s.NodeCentric && $h.Free()", Do: "$replica < 0", Test: "TestHandedOutOnce"},
 	{Rule: "no client adopts a block that is not clean", Pkg: "recovery", In: "recovery.passAll",
