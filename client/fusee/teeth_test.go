@@ -136,7 +136,7 @@ var protocolSuite = teeth.Suite{
 }
 
 // caught is what a suite says when it has seen a wrong answer, or a damaged structure.
-var caught = regexp.MustCompile(`not linearizable|damage|DAMAGE|leaked|free and in use|is free, but not on|` +
+var caught = regexp.MustCompile(`not linearizable|damage|DAMAGE|leaked|free and in use|is free( \(.*\))?, but not on|` +
 	`no such client|table says|not on the last|is not adopted|got .* want|operations failed|torn: true|` +
 	`failed operation:|late operation:|of \d+ writes: outcome unknown|waits for recovery:|recovery did not end:|` +
 	`endless: seed|panic: seed|are unclean still|is not unclean|earlier ones are unresolved|` +
