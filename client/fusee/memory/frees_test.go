@@ -20,6 +20,18 @@ func params(timeout time.Duration) layout.Params {
 
 const poolBytes = 32 << 20
 
+// pool returns a small pool in virtual time.
+func pool(t *testing.T) rdma.Fabric {
+	t.Helper()
+	p := params(3 * time.Second)
+	f := sim.New(sim.Options{Nodes: 2, Memory: poolBytes, Clients: p.Clients, Handler: node.Serve})
+	t.Cleanup(func() { f.Close() })
+	if err := session.Make(f, p); err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
 // allocator returns the memory of a new client of the pool.
 func allocator(t *testing.T, f rdma.Fabric) *Allocator {
 	t.Helper()
@@ -37,12 +49,7 @@ func allocator(t *testing.T, f rdma.Fabric) *Allocator {
 // A client's own object is not used again before what it replaced is free: only its log tells
 // recovery what that is.
 func TestOwnObjectsWaitForFrees(t *testing.T) {
-	p := params(3 * time.Second)
-	f := sim.New(sim.Options{Nodes: 2, Memory: poolBytes, Clients: p.Clients, Handler: node.Serve})
-	t.Cleanup(func() { f.Close() })
-	if err := session.Make(f, p); err != nil {
-		t.Fatal(err)
-	}
+	f := pool(t)
 	a, b := allocator(t, f), allocator(t, f)
 	theirs, err := b.Take(0, 0, false)
 	if err != nil {
@@ -73,12 +80,7 @@ func TestOwnObjectsWaitForFrees(t *testing.T) {
 // An object's earlier use is freed a second time while the next use is under way: that use is not
 // over.
 func TestEarlierUseIsFreedAgain(t *testing.T) {
-	p := params(3 * time.Second)
-	f := sim.New(sim.Options{Nodes: 2, Memory: poolBytes, Clients: p.Clients, Handler: node.Serve})
-	t.Cleanup(func() { f.Close() })
-	if err := session.Make(f, p); err != nil {
-		t.Fatal(err)
-	}
+	f := pool(t)
 	a := allocator(t, f)
 	take := func() layout.Object {
 		o, err := a.Take(0, 0, false)
@@ -108,12 +110,7 @@ func TestEarlierUseIsFreedAgain(t *testing.T) {
 // TestKeptBlockHasItsObjects: an object of a block that its client was leaving is freed as one of
 // another client's. When the client keeps the block it takes the object back.
 func TestKeptBlockHasItsObjects(t *testing.T) {
-	p := params(3 * time.Second)
-	f := sim.New(sim.Options{Nodes: 2, Memory: poolBytes, Clients: p.Clients, Handler: node.Serve})
-	t.Cleanup(func() { f.Close() })
-	if err := session.Make(f, p); err != nil {
-		t.Fatal(err)
-	}
+	f := pool(t)
 	a, b := allocator(t, f), allocator(t, f)
 	theirs, err := b.Take(0, 0, false)
 	if err != nil {

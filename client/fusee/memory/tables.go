@@ -57,7 +57,8 @@ func (t *Tables) Record(step rdma.Step, blk node.Block, replica int, e node.Entr
 // it. A block of which a node hands out objects stays as it is: clients record it before they use
 // one.
 //
-// The primary is changed last, so a crash leaves an allocation that the next call ends or undoes. The caller owns the block, or recovers its owner, or mends the pool.
+// The primary is changed last, so a crash leaves an allocation that the next call ends or undoes. The
+// caller owns the block, or recovers its owner, or mends the pool.
 func (t *Tables) Complete(step rdma.Step, blk node.Block, replica int, e node.Entry) (kept bool, err error) {
 	if _, err = t.Record(step, blk, replica, e); !errors.Is(err, rdma.ErrFull) {
 		return true, err
