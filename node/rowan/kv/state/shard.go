@@ -29,7 +29,8 @@ type Shard struct {
 	left []left
 	// The server is the primary, and has what any replica has.
 	serves bool
-	// The last version that was given, or the highest that was found in a log.
+	// The last version that was given, or the highest that was found in a log, or learned. It is not
+	// below commit's.
 	version uint64
 	// All records up to it, by term and version, are on all replicas. Its term is the last one in which
 	// the server has all that any replica had (Settle), and its version is the CommitVer of that term's
@@ -155,7 +156,6 @@ func (s *Shard) Find(version uint64) {
 func (s *Shard) Settle(term uint32, node int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.version = max(s.version, s.commit.Version)
 	s.commit, s.leader = kv.Order{Term: term}, node
 }
 
@@ -167,7 +167,6 @@ func (s *Shard) Lead(term uint32, node int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.serves { // else writes are in flight, with versions above what was found
-		s.version = max(s.version, s.commit.Version)
 		s.commit.Version = s.version
 		clear(s.acked[:]) // of earlier terms; nothing is in flight
 	}
