@@ -105,19 +105,49 @@ func memory(t testing.TB) string {
 
 func (a *Agent) file(name string) string { return filepath.Join(a.folder, name) }
 
-// freePorts returns ports without a listener now.
+// Ports of agents are below those that systems give to listeners on port 0 and to connections: an
+// agent listens a second after it was started, and would find such a port taken.
+const (
+	firstPort = 20000
+	lastPort  = 29999
+)
+
+// freePorts returns n ports without a listener, which no other caller is given until the test ends:
+// a listener of the test keeps the port in front of them.
 func freePorts(t testing.TB, n int) []int {
 	t.Helper()
-	var ports []int
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
+	var err error
+	for guard := firstPort; guard+n <= lastPort; guard += n + 1 {
+		var kept net.Listener
+		if kept, err = listen(guard); err != nil {
+			continue
 		}
-		defer l.Close() // only when all are found, so that they differ
-		ports = append(ports, l.Addr().(*net.TCPAddr).Port)
+		var ports []int
+		for port := guard + 1; port <= guard+n && err == nil; port++ {
+			ports = append(ports, port)
+			err = isFree(port)
+		}
+		if err != nil {
+			kept.Close()
+			continue
+		}
+		t.Cleanup(func() { kept.Close() })
+		return ports
 	}
-	return ports
+	t.Fatalf("no %d free ports from %d to %d: %v", n+1, firstPort, lastPort, err)
+	return nil
+}
+
+func listen(port int) (net.Listener, error) {
+	return net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", port))
+}
+
+func isFree(port int) error {
+	l, err := listen(port)
+	if err != nil {
+		return err
+	}
+	return l.Close()
 }
 
 // Start runs the agent again after Kill, with its state, and waits until it leads.
