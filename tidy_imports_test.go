@@ -81,8 +81,8 @@ func (h *codebase) fabrics() {
 	})
 }
 
-// ladder are the packages that the fabrics of node processes stand on, side by side, each above those
-// before it.
+// ladder are the packages that the fabrics of node processes stand on, side by side, each above
+// those before it.
 var ladder = []string{"node/rdma/transport", "node/rdma/control", "node/rdma/memnode", "node/rdma/tcp"}
 
 // rungs keeps each step of the ladder from the ones above it.

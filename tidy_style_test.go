@@ -1,11 +1,14 @@
 package farkv_test
 
 import (
+	"cmp"
+	"fmt"
 	"go/ast"
 	"path"
 	"regexp"
 	"slices"
 	"strings"
+	"unicode/utf8"
 )
 
 // A function fits a screen and a file a sitting; the limits leave room for what is clearer in one
@@ -36,6 +39,65 @@ func (h *codebase) sizes() {
 	}
 }
 
+// A paragraph is easier to read in short lines than code is to break.
+const commentColumns, codeColumns = 100, 120
+
+func (h *codebase) columns() {
+	for _, s := range h.sources {
+		number := 0
+		for line := range strings.Lines(s.text) {
+			number++
+			limit := codeColumns
+			if strings.HasPrefix(strings.TrimSpace(line), "//") {
+				limit = commentColumns
+			}
+			line = strings.ReplaceAll(strings.TrimSuffix(line, "\n"), "\t", "    ")
+			if n := utf8.RuneCountInString(line); n > limit {
+				h.report(s, h.fset.File(s.file.Package).LineStart(number), "%d columns, more than %d", n, limit)
+			}
+		}
+	}
+}
+
+// persons are words for persons, which programs are not.
+var persons = regexp.MustCompile(`(?i)\b(who|whom|who` + `ever|some` + `one|(no|some|any|every)body)\b`)
+
+// A type fits in a head, and a package is one part of a paper.
+const typeMethods, packageLines = 50, 3500
+
+// extents keeps types to so many methods, and packages to so many lines, both outside tests; lines
+// of comments and blank ones do not count.
+func (h *codebase) extents() {
+	methods, lines, first := map[string]int{}, map[string]int{}, map[string]*source{}
+	for _, s := range h.sources {
+		if s.test || h.suites[s.dir] {
+			continue
+		}
+		first[s.dir] = cmp.Or(first[s.dir], s)
+		for line := range strings.Lines(s.text) {
+			if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
+				lines[s.dir]++
+			}
+		}
+		for _, d := range s.file.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok && f.Recv != nil {
+				methods[s.dir+"."+receiver(f).Name]++
+			}
+		}
+	}
+	for name, n := range methods {
+		if n > typeMethods {
+			h.violations = append(h.violations, fmt.Sprintf("%s has %d methods, more than %d", name, n, typeMethods))
+		}
+	}
+	for dir, n := range lines {
+		if n > packageLines {
+			s := first[dir]
+			h.report(s, s.file.Package, "the package has %d lines of code, more than %d", n, packageLines)
+		}
+	}
+}
+
 // vague are names of files that tell nothing of what is in them.
 var vague = []string{"util", "utils", "helper", "helpers", "common", "misc"}
 
@@ -52,6 +114,9 @@ func (h *codebase) names() {
 			for _, c := range group.List {
 				if word := unfinished.FindString(c.Text); word != "" {
 					h.report(s, c.Pos(), "%s: finish it, or write an issue", word)
+				}
+				if word := persons.FindString(c.Text); word != "" {
+					h.report(s, c.Pos(), "%q: programs are not persons", word)
 				}
 			}
 		}

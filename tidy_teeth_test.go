@@ -32,6 +32,8 @@ func inspect(t *testing.T, files map[string]string) []string {
 	h.world()
 	h.mapRanges(nothing{})
 	h.sizes()
+	h.columns()
+	h.extents()
 	h.names()
 	h.docs()
 	h.readmes()
@@ -122,6 +124,11 @@ var violations = []struct {
 	{at(store, "", "func f() {\n"+strings.Repeat("f()\n", 79)+"}"), "f has 81 lines"},
 	{at("client/fusee/x_test.go", "", "func f() {\n"+strings.Repeat("f()\n", 79)+"}"), "f has 81 lines"},
 	{at(store, "", strings.Repeat("\n", 600)), "603 lines: a file has about 500"},
+	{at(store, "", "\t// "+strings.Repeat("a", 94)), ":3: 101 columns, more than 100"},
+	{at(store, "", "\tvar a = `"+strings.Repeat("a", 108)+"`"), ":3: 122 columns, more than 120"},
+	{at(store, "", strings.Repeat("func (t) M() {}\n", 51)), "client/fusee.t has 51 methods"},
+	{at(store, "", strings.Repeat("var _ = 1\n", 3500)), "the package has 3501 lines of code"},
+	{at(store, "", "// f is for some"+"one.\nfunc f() {}"), "programs are not persons"},
 	{at("client/fusee/utils.go", "", ""), "a file is named after what it does"},
 	{at("ops/helpers_test.go", "", ""), "a file is named after what it does"},
 	{at(store, "", "// TO"+"DO: think"), "TO" + "DO: finish it"},
@@ -185,6 +192,8 @@ func TestNoViolation(t *testing.T) {
 		at(store, "", "// E are errors.\nvar (\n\tA int\n\tB int // more\n)\n\ntype t int\n\nfunc (t) M() {}"),
 		at(store, "", "// T is.\ntype T int\n\nfunc (T) String() string { return \"\" }"),
 		at("client/fusee/x_test.go", "", "func TestX() {}"),
+		at(store, "", "\t// "+strings.Repeat("a", 93)+"\nvar a = `"+strings.Repeat("ä", 110)+"`"),
+		at("client/fusee/x_test.go", "", strings.Repeat("func (t) M() {}\n", 51)),
 	} {
 		if got := inspect(t, files); len(got) > 0 {
 			t.Errorf("got %q of\n%v", got, files)

@@ -40,6 +40,8 @@ func TestTidy(t *testing.T) {
 	h.world()
 	h.mapRanges(exports)
 	h.sizes()
+	h.columns()
+	h.extents()
 	h.names()
 	h.docs()
 	h.readmes()
@@ -52,6 +54,7 @@ func TestTidy(t *testing.T) {
 type source struct {
 	path, dir string // from the root of the module
 	file      *ast.File
+	text      string
 	lines     int
 	test      bool
 }
@@ -103,7 +106,7 @@ func (h *codebase) add(p string, text []byte) error {
 		return err
 	}
 	s := &source{
-		path: p, dir: path.Dir(p), file: f, lines: strings.Count(string(text), "\n"),
+		path: p, dir: path.Dir(p), file: f, text: string(text), lines: strings.Count(string(text), "\n"),
 		test: strings.HasSuffix(p, "_test.go"),
 	}
 	h.sources = append(h.sources, s)

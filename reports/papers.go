@@ -1,5 +1,5 @@
-// Package reports lists the papers whose evaluations are done again on simulated hardware, each by a
-// package of its own over package eval, and draws results as plots.
+// Package reports lists the papers whose evaluations are done again on simulated hardware, each by
+// a package of its own over package eval, and draws results as plots.
 package reports
 
 import (

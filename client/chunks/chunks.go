@@ -7,8 +7,8 @@
 // of a client that died, once the client is recovered. Words are changed by CAS only, and no value
 // of a word ever returns. So a CAS that lands late does nothing.
 //
-// Which items of a chunk are free is up to its store. Holdings are the chunks that a worker has, and
-// say when it claims more of them and when it gives some back.
+// Which items of a chunk are free is up to its store. Holdings are the chunks that a worker has,
+// and say when it claims more of them and when it gives some back.
 package chunks
 
 import (

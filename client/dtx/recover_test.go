@@ -116,8 +116,8 @@ func (e *lateReplay) Post(b *rdma.Batch) error {
 	return err
 }
 
-// TestLateReplay: a node does not answer the WRITE of a recovery, which lands later. No other client
-// has replayed the log by then, so it is not written over what a third one has committed.
+// TestLateReplay: a node does not answer the WRITE of a recovery, which lands later. No other
+// client has replayed the log by then, so it is not written over what a third one has committed.
 func TestLateReplay(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
@@ -187,8 +187,8 @@ func TestRecoverer(t *testing.T) {
 	must(t, f.Revoke(dead.id))
 	ep, err := f.Open("master")
 	must(t, err)
-	_, err = cluster.Once(ep, f, func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep, l, Options{}) },
-		cluster.Options{Tick: Detection})
+	recoverer := func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep, l, Options{}) }
+	_, err = cluster.Once(ep, f, recoverer, cluster.Options{Tick: Detection})
 	must(t, err)
 	wantData(t, w, "[new new]", a, b)
 }

@@ -443,7 +443,8 @@ func (k *checker) block(blk node.Block, e node.Entry, replicas [][]layout.Head, 
 		for r := 1; r < len(replicas); r++ {
 			switch other := replicas[r][i]; {
 			case other.Free() && used && !h.Free():
-				k.Damaged("block %v (%v): object %d is in use (%v), and free on replica %d (%v)", blk, e, i, h, r, other)
+				k.Damaged("block %v (%v): object %d is in use (%v), and free on replica %d (%v)",
+					blk, e, i, h, r, other)
 			case !other.Free() && h.Free() && k.ownerOf(e) == byLeft:
 				k.broken("block %v (%v): object %d is free (%v), but not on replica %d (%v)", blk, e, i, h, r, other)
 			}

@@ -41,9 +41,10 @@ func once(step rdma.Step, cause error) func(b *rdma.Batch) error {
 	}
 }
 
-// TestUncertainWriteMoves: a view in which the index grows cuts an UPDATE off, and its client cannot
-// catch up with that view within the operation. The pair has moved by then. What the client frees
-// later is not the pair that the key has, whether the master took the UPDATE back or completed it.
+// TestUncertainWriteMoves: a view in which the index grows cuts an UPDATE off, and its client
+// cannot catch up with that view within the operation. The pair has moved by then. What the client
+// frees later is not the pair that the key has, whether the master took the UPDATE back or
+// completed it.
 func TestUncertainWriteMoves(t *testing.T) {
 	for _, lands := range []bool{false, true} {
 		t.Run(fmt.Sprintf("lands: %v", lands), func(t *testing.T) { uncertainWriteMoves(t, lands) })
@@ -266,9 +267,9 @@ func TestUndoneUpdateLandsNothing(t *testing.T) {
 	checkClean(t, f)
 }
 
-// TestHandedOutOnce: a client frees what a dead one has replaced, and the object's node hands it out
-// before it is written again. Recovery, which knows of it from the dead client's log, does not offer
-// the object once more.
+// TestHandedOutOnce: a client frees what a dead one has replaced, and the object's node hands it
+// out before it is written again. Recovery, which knows of it from the dead client's log, does not
+// offer the object once more.
 func TestHandedOutOnce(t *testing.T) {
 	p := cramped(5)
 	p.NodeCentric = true

@@ -211,8 +211,8 @@ func (f *follower) resized(before, size int) {
 }
 
 // tentative reports whether a slot may be in no subtable of the next idle view. A node that has the
-// index's next size alone may die with the master that wrote it, and then no split takes place. So a
-// slot of the last subtable is not cached under a busy view: its words would stay as they are.
+// index's next size alone may die with the master that wrote it, and then no split takes place. So
+// a slot of the last subtable is not cached under a busy view: its words would stay as they are.
 func (f *follower) tentative(s race.Slot) bool {
 	last := len(f.s.Index.Place) - 1
 	return f.s.View.Busy && last >= f.s.Subtables && f.s.Index.Subtable(s) == last

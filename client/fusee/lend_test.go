@@ -71,8 +71,8 @@ func TestLent(t *testing.T) {
 }
 
 // TestDeletesFindRoom: clients with pairs of all sizes share a pool that is full most of the time.
-// Each keeps an object for its DELETEs, also while it waits for a block of another size class, which
-// others may take.
+// Each keeps an object for its DELETEs, also while it waits for a block of another size class,
+// which others may take.
 func TestDeletesFindRoom(t *testing.T) {
 	seeds.Each(t, 12, deletesFindRoom)
 }

@@ -53,7 +53,8 @@ func TestLostItems(t *testing.T) {
 		}
 	})
 	f.Go("keeper", func(ep rdma.Endpoint) {
-		if err := cluster.Keep(ep, f, recoverer, cluster.Options{Lease: time.Millisecond, Stop: w.Finished}); err != nil {
+		o := cluster.Options{Lease: time.Millisecond, Stop: w.Finished}
+		if err := cluster.Keep(ep, f, recoverer, o); err != nil {
 			t.Error(err)
 		}
 	})

@@ -308,8 +308,8 @@ func TestRefusedBlockGoesBack(t *testing.T) {
 	}
 }
 
-// TestRefusedNodeBlock: a block of which a node hands out objects stays the node's where a backup has
-// no memory for it. The pool is mended all the same.
+// TestRefusedNodeBlock: a block of which a node hands out objects stays the node's where a backup
+// has no memory for it. The pool is mended all the same.
 func TestRefusedNodeBlock(t *testing.T) {
 	p := small(2, 1, 2)
 	p.NodeCentric = true

@@ -328,7 +328,8 @@ func (c *Client) abandon(err error) {
 // an INSERT that gave way, of which the write has a tombstone instead. A DELETE's word is its
 // tombstone.
 func (c *Client) keepUnresolved(w *write, err error) {
-	// The index may have grown since the write had its slot: only what is in the list follows its pair.
+	// The index may have grown since the write had its slot: only what is in the list follows its
+	// pair.
 	s := unresolvedWrite{Object: c.draft.Object, slot: c.s.Index.Where(w.slot, w.hash), hash: w.hash, word: w.new,
 		old: w.old, inc: w.inc, epoch: w.epoch, op: c.draft.Op, flying: session.InFlight(err)}
 	if c.draft.Op != layout.OpDelete {

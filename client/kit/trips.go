@@ -50,9 +50,9 @@ func (t *Trips) Do(step rdma.Step, b *rdma.Batch) error {
 	return b.Err()
 }
 
-// DoWhereLeft is Do for what is decided. Nodes that are gone for good, as the pool's view says, need
-// nothing done any more: what they had is lost. For other nodes that are down the error remains,
-// since they may come back with what they have.
+// DoWhereLeft is Do for what is decided. Nodes that are gone for good, as the pool's view says,
+// need nothing done any more: what they had is lost. For other nodes that are down the error
+// remains, since they may come back with what they have.
 func (t *Trips) DoWhereLeft(step rdma.Step, b *rdma.Batch, m *Member) error {
 	err := t.Do(step, b)
 	if !errors.Is(err, rdma.ErrNodeDown) || !b.Finished() || m.Join() != nil {

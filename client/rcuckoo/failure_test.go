@@ -474,8 +474,8 @@ func TestUnlisted(t *testing.T) {
 	}
 }
 
-// TestTwoInFlight: a shard where an operation failed is not settled while a verb of the operation is
-// in flight, though what failed since has landed.
+// TestTwoInFlight: a shard where an operation failed is not settled while a verb of the operation
+// is in flight, though what failed since has landed.
 func TestTwoInFlight(t *testing.T) {
 	const timeout = 4 * impatient
 	p, key := tiny(false, timeout), []byte("key")
@@ -532,8 +532,8 @@ func TestTwoInFlight(t *testing.T) {
 	}
 }
 
-// TestRepairGivenUp: a repair that has waited for too long unsets the repair bits that it has set. A
-// bit that an earlier repair has left stays: by it others find the word.
+// TestRepairGivenUp: a repair that has waited for too long unsets the repair bits that it has set.
+// A bit that an earlier repair has left stays: by it others find the word.
 func TestRepairGivenUp(t *testing.T) {
 	for _, left := range []bool{false, true} {
 		m := newFaultyRun(t, 1)

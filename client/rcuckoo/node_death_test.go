@@ -61,7 +61,8 @@ func (f mortal) keep(t *testing.T) (end func()) {
 	done := make(chan error, 1)
 	go func() {
 		o := cluster.Options{Lease: 300 * time.Millisecond, Stop: stop.Load, Log: func(e cluster.Event) { t.Log(e) }}
-		done <- cluster.Keep(ep, f.Fabric, func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) }, o)
+		recoverer := func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) }
+		done <- cluster.Keep(ep, f.Fabric, recoverer, o)
 	}()
 	return func() {
 		stop.Store(true)

@@ -162,7 +162,8 @@ func (s *Store) Close() error {
 	for i, st := range o.Shards { // a node that does not answer holds no more than what the worker knows of
 		// A shard that is dirty with Seq 0 has no operation of this worker: its node did not
 		// answer at open, or another copy leads it since.
-		untouched[i] = len(st.Flying) == 0 && len(st.Leased) == 0 && (!st.Dirty || st.Seq == 0) && !s.extents.HasClaims(i)
+		untouched[i] = len(st.Flying) == 0 && len(st.Leased) == 0 && (!st.Dirty || st.Seq == 0) &&
+			!s.extents.HasClaims(i)
 	}
 	// These READs are posted behind what is in flight.
 	if err := o.LoadShardStates(); err != nil && !(o.Table.Replicas > 1 && errors.Is(err, rdma.ErrStale)) {

@@ -286,8 +286,8 @@ func TestRecovered(t *testing.T) {
 				must(t, v.KillNode(dead))
 			}
 			v.Go("master", func(ep rdma.Endpoint) {
-				_, err := cluster.Once(ep, v, func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) },
-					cluster.Options{Lease: 5 * time.Millisecond})
+				recoverer := func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) }
+				_, err := cluster.Once(ep, v, recoverer, cluster.Options{Lease: 5 * time.Millisecond})
 				must(t, err)
 			})
 			must(t, v.Run())
@@ -346,8 +346,8 @@ func (e cutEndpoint) Post(b *rdma.Batch) error {
 	return e.Endpoint.Post(b)
 }
 
-// TestMakeIsCutOff ends Make behind each of its batches. Clients find no store, or one of which each
-// shard has a leader.
+// TestMakeIsCutOff ends Make behind each of its batches. Clients find no store, or one of which
+// each shard has a leader.
 func TestMakeIsCutOff(t *testing.T) {
 	p := inlinePool(3)
 	p.Replicas = 2

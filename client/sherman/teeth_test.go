@@ -48,7 +48,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "empty leaves are merged", In: "Store.few",
 		At: "$pairs == 0 || $*quarter", Do: "false", Test: "TestTree"},
 	{Rule: "a merge of unknown outcome is told", In: "Store.shrink",
-		At: "errors.Is($err, client.ErrUncertain)", Do: "errors.Is(nil, client.ErrUncertain)", Test: "TestUncertainMerge"},
+		At: "errors.Is($err, client.ErrUncertain)", Do: "errors.Is(nil, client.ErrUncertain)",
+		Test: "TestUncertainMerge"},
 	// Pairs.
 	{Rule: "a key that is there is not inserted", In: "Store.insert",
 		At: "$l.Find($s.$key) >= 0", Do: "false"},

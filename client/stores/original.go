@@ -68,7 +68,7 @@ func originalKind() *Kind {
 		Baseline:  true,
 		Contends:  true,
 		Unmerged:  true,
-		Explored:  exploredCache.With(Values{"node-bytes": 336, keyBytes: 40}), // of three entries, which few keys split
+		Explored:  exploredCache.With(Values{"node-bytes": 336, keyBytes: 40}), // of three entries: few keys split
 		Check:     original.Check,
 		Usage:     original.Usage,
 

@@ -31,7 +31,3 @@ func (s *Store) openCeiling(o quorum.Options) error {
 	}
 	return nil
 }
-
-// closeCeiling lowers the ceiling to what was used, so that the next holder is not ahead of all
-// clocks. If that fails, the ceiling stays higher than necessary, which is safe.
-func (s *Store) closeCeiling() { s.ceiling.Lower(s.ticks.Used()) }

@@ -89,7 +89,7 @@ func (s *Store) refill() error {
 	full, silent, last := false, false, error(nil)
 	for range s.Regions {
 		err := s.growObjects(o.region, o.chunk)
-		if errors.Is(err, rdma.ErrFull) && !s.busy() {
+		if errors.Is(err, rdma.ErrFull) && (s.member == nil || !s.member.Busy) {
 			if ok, e := s.claim(o.region, o.chunk); ok || e != nil {
 				err = e
 			}

@@ -21,9 +21,6 @@ func (s *Store) epoch() uint64 {
 	return s.member.Epoch
 }
 
-// busy reports whether a sweep is under way, as far as the worker knows.
-func (s *Store) busy() bool { return s.member != nil && s.member.Busy }
-
 // current reports whether an object was last known to exist so lately that it may be used (package
 // kit, R3).
 func (s *Store) current(k *Register) bool { return s.member == nil || s.c.current(k) == nil }

@@ -144,7 +144,9 @@ func (b *Registry) TryMaster(owner rdma.ClientID, lease time.Duration) (rdma.Rol
 	if err := b.claimConfig(m.Epoch + 1); err != nil {
 		return rdma.Role{}, false, fmt.Errorf("make client %d master: %w", owner, err)
 	}
-	next := masterRecord{Owner: owner, Life: life, Epoch: m.Epoch + 1, Lease: lease, Turn: m.Turn + 1, FenceEpoch: beyond}
+	next := masterRecord{
+		Owner: owner, Life: life, Epoch: m.Epoch + 1, Lease: lease, Turn: m.Turn + 1, FenceEpoch: beyond,
+	}
 	return b.begin(version, next)
 }
 

@@ -23,12 +23,13 @@ func (d *Examination) memlock(_ context.Context, t *Topic) {
 	case d.mayLock():
 		t.ok("RLIMIT_MEMLOCK", format.Size(limit)+", which does not bind this user (CAP_IPC_LOCK)")
 	case limit < d.Memory:
-		t.missing("RLIMIT_MEMLOCK", fmt.Sprintf("%s, and a memory node of %s registers all it serves", format.Size(limit),
-			format.Size(d.Memory)),
+		t.missing("RLIMIT_MEMLOCK", fmt.Sprintf("%s, and a memory node of %s registers all it serves",
+			format.Size(limit), format.Size(d.Memory)),
 			"'ulimit -l unlimited' in the shell, LimitMEMLOCK=infinity in a systemd unit, or '* - memlock unlimited' "+
 				"in /etc/security/limits.d/")
 	default:
-		t.ok("RLIMIT_MEMLOCK", fmt.Sprintf("%s, enough for a memory node of %s", format.Size(limit), format.Size(d.Memory)))
+		t.ok("RLIMIT_MEMLOCK",
+			fmt.Sprintf("%s, enough for a memory node of %s", format.Size(limit), format.Size(d.Memory)))
 	}
 }
 
@@ -58,7 +59,8 @@ func (d *Examination) hugePages(_ context.Context, t *Topic) {
 			continue
 		}
 		if nr > 0 {
-			t.ok("pages of "+format.Size(kb<<10), fmt.Sprintf("%s reserved, %s free", format.Count(nr), format.Count(left)))
+			t.ok("pages of "+format.Size(kb<<10),
+				fmt.Sprintf("%s reserved, %s free", format.Count(nr), format.Count(left)))
 		}
 		if kb<<10 == usual {
 			used = uint64(nr - left)
@@ -106,7 +108,8 @@ func (d *Examination) shm(_ context.Context, t *Topic) {
 			"mount -o remount,size=8G /dev/shm, or docker run --shm-size 8g; 'farkv list' shows the pools that "+
 				"are there")
 	case free < d.Memory:
-		t.warn("folder of pools", fmt.Sprintf("%s, %s free, less than %s", folder, format.Size(free), format.Size(d.Memory)),
+		t.warn("folder of pools",
+			fmt.Sprintf("%s, %s free, less than %s", folder, format.Size(free), format.Size(d.Memory)),
 			"mount -o remount,size=8G /dev/shm, or docker run --shm-size 8g, for larger pools")
 	default:
 		t.ok("folder of pools", fmt.Sprintf("%s, %s free", folder, format.Size(free)))

@@ -65,7 +65,8 @@ node at the same port count, too.`),
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&p.Fabrics, "fabrics", measure.PerfFabrics, "without POOL: of "+strings.Join(measure.PerfFabrics, ", "))
+	f.StringSliceVar(&p.Fabrics, "fabrics", measure.PerfFabrics,
+		"without POOL: of "+strings.Join(measure.PerfFabrics, ", "))
 	f.StringSliceVar(&sizes, "sizes", sizes,
 		"of READs and WRITEs, and SENDs and APPENDs up to 64KiB, in bytes, such as 64 or 4KiB")
 	f.IntSliceVar(&p.Batches, "batches", []int{1, 4, 16}, "how many are in flight where rates are measured")

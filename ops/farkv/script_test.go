@@ -321,7 +321,8 @@ func fill() {
 	db := must(stores.OpenDB(must(ops.Resolve(os.Args[1])), stores.DBOptions{NoKeeper: true}))
 	var err error
 	for i := range pairs {
-		err = errors.Join(err, db.Put(context.Background(), fmt.Appendf(nil, "%s%d", os.Args[2], i), make([]byte, length)))
+		key := fmt.Appendf(nil, "%s%d", os.Args[2], i)
+		err = errors.Join(err, db.Put(context.Background(), key, make([]byte, length)))
 	}
 	if err := errors.Join(err, db.Close()); err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -82,8 +82,8 @@ there are.
 		"hardware: one that 'farkv sim profiles' lists; for stores with servers\n"+virtual.ServedProfile)
 	f.StringArrayVar(&s.Hardware, "hardware", nil,
 		"a figure of the profile that is changed, such as AtomicWordMops=100 or Doorbell=100ns; can be repeated")
-	f.IntVar(&s.Pool.Nodes, "nodes", 2, fmt.Sprintf("memory nodes; %d for stores with servers on %s", virtual.ServedNodes,
-		virtual.ServedProfile))
+	f.IntVar(&s.Pool.Nodes, "nodes", 2,
+		fmt.Sprintf("memory nodes; %d for stores with servers on %s", virtual.ServedNodes, virtual.ServedProfile))
 	f.IntVar(&s.Clients, "clients", 128, "clients")
 	f.StringVar(&s.Name, "workload", "ycsb-c",
 		"ycsb-a to ycsb-f (or a, workloada), one of ours such as fusee-a, or a property file")

@@ -50,8 +50,9 @@ hand and knows where KEY is, as clients that are at work; with --cold it does no
 // traced tells the operands of trace apart: the pool may be left out, and those behind the
 // operation depend on it.
 func traced(args []string) (pool, op string, rest []string, err error) {
-	at := slices.IndexFunc(args[:min(len(args), 2)], func(s string) bool { return slices.Contains(verbs.Operations, s) })
-	if len(args) > 1 && at == 0 && slices.Contains(verbs.Operations, args[1]) && len(args) > operandsOf(args[0])+1 {
+	isOperation := func(s string) bool { return slices.Contains(verbs.Operations, s) }
+	at := slices.IndexFunc(args[:min(len(args), 2)], isOperation)
+	if len(args) > 1 && at == 0 && isOperation(args[1]) && len(args) > operandsOf(args[0])+1 {
 		at = 1 // a pool that is called as an operation is
 	}
 	if at < 0 {

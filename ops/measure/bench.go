@@ -307,7 +307,8 @@ func (b *Bench) loadAndRun(ctx context.Context, c runner.Config, row *Row) error
 		b.Say("%s: %s, %s %s", c.Name, what, format.Count(total), things)
 		c.Progress = func(p runner.Progress) {
 			ended, _ := p.Ended.Ended()
-			b.Say("%s: %s, %s of %s %s, %s a second", c.Name, what, format.Count(p.Operations), format.Count(total), things,
+			b.Say("%s: %s, %s of %s %s, %s a second", c.Name, what,
+				format.Count(p.Operations), format.Count(total), things,
 				format.Count(int64(float64(ended)/p.Interval.Seconds())))
 		}
 		r, err := runner.Run(ctx, c)

@@ -78,8 +78,8 @@ func (c *Comparison) Print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "%s\n", c.Title)
 	fmt.Fprintf(w, "%s records of %s, %s operations, %s,\n%s of %s, %s, seed %d\n\n",
-		format.Count(c.Records), format.UpTo(c.ObjectSizes, format.Size(uint64(c.PairBytes))), format.Count(c.Operations),
-		format.Plural(c.Threads, "thread", "threads"),
+		format.Count(c.Records), format.UpTo(c.ObjectSizes, format.Size(uint64(c.PairBytes))),
+		format.Count(c.Operations), format.Plural(c.Threads, "thread", "threads"),
 		format.Plural(c.Nodes, "memory node", "memory nodes"), where, replicas, c.Seed)
 	rows := [][]string{
 		{"", "repli-", "load", "run", "p50", "p99", "trips", "memory"},

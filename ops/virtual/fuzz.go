@@ -86,7 +86,8 @@ func (z *Fuzz) Run(ctx context.Context) (*Fuzzed, error) {
 	}
 	began := time.Now()
 	r := s.Fuzz(ctx, explore.Search{First: z.Seed, Runs: z.Runs, Limits: z.Limits, Progress: func(t explore.Stats) {
-		z.say("%s runs, %s operations, %s events", format.Count(t.Runs), format.Count(t.Operations), format.Count(t.Events))
+		z.say("%s runs, %s operations, %s events",
+			format.Count(t.Runs), format.Count(t.Operations), format.Count(t.Events))
 	}})
 	f.took = time.Since(began)
 	f.Seeds, f.Runs, f.Operations, f.OK, f.Events = r.Seeds, r.Runs, r.Operations, r.OK, r.Events
@@ -164,8 +165,8 @@ func (f *Fuzzed) Print(w io.Writer) {
 		fmt.Fprintf(w, "%s: %s of %s from %d on, %s (%s ok), %s events; %s and %s died%s\n", f.Store,
 			format.Plural(int(f.Runs), "run", "runs"), format.Plural(int(f.Seeds), "seed", "seeds"), f.Seed,
 			format.Plural(int(f.Operations), "operation", "operations"), format.Count(f.OK), format.Count(f.Events),
-			format.Plural(int(f.Crashes), "client", "clients"), format.Plural(int(f.Deaths), "memory node", "memory nodes"),
-			cameBack(f.Restarts))
+			format.Plural(int(f.Crashes), "client", "clients"),
+			format.Plural(int(f.Deaths), "memory node", "memory nodes"), cameBack(f.Restarts))
 	}
 	if !f.Recovers && !f.available {
 		fmt.Fprintf(w, "nothing recovers a pool of %s: what depended on the dead could end without an answer\n",
@@ -174,8 +175,8 @@ func (f *Fuzzed) Print(w io.Writer) {
 	if f.Undecided > 0 {
 		fmt.Fprintf(w, "%s could not be judged: the search for an order of the answers took too long; the first, "+
 			"with more time:\n"+
-			"farkv sim fuzz %s --search-time 10m --plan '%s'\n", format.Plural(int(f.Undecided), "run", "runs"), f.command,
-			f.UndecidedPlan)
+			"farkv sim fuzz %s --search-time 10m --plan '%s'\n",
+			format.Plural(int(f.Undecided), "run", "runs"), f.command, f.UndecidedPlan)
 	}
 	if f.Failed == nil {
 		switch {

@@ -97,8 +97,8 @@ func (s *Simulation) record(ctx context.Context, c simulate.Config) (*simulate.R
 // explain adds to an error of a simulation what its user can do.
 func (s *Simulation) explain(err error) error {
 	return workloads.Explain(err, []workloads.Hint{
-		{Of: []error{rdma.ErrFull}, Say: "--records sizes the index; --memory gives each memory node more, without it " +
-			"records and clients do"}})
+		{Of: []error{rdma.ErrFull}, Say: "--records sizes the index; --memory gives each memory node more, " +
+			"without it records and clients do"}})
 }
 
 // Complete returns what Run simulates. Errors are workloads.UsageErrors.

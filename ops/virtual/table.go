@@ -40,13 +40,14 @@ func (s *Simulated) Print(w io.Writer) {
 	if k, err := stores.Lookup(s.Store); err == nil && k.Serve != nil {
 		copies = format.Plural(s.DataReplicas, "replica", "replicas") + " of each shard"
 	}
-	fmt.Fprintf(w, "%s records of %s, %s, seed %d\n", format.Count(s.Records), format.UpTo(s.ObjectSizes, format.Count(s.PairBytes)+" B"),
-		copies, s.Seed)
+	fmt.Fprintf(w, "%s records of %s, %s, seed %d\n",
+		format.Count(s.Records), format.UpTo(s.ObjectSizes, format.Count(s.PairBytes)+" B"), copies, s.Seed)
 	if s.DeviceBytes > 0 {
 		fmt.Fprintf(w, "%s B of each memory node are in the memory of its NIC\n", format.Count(int64(s.DeviceBytes)))
 	}
 	fmt.Fprintln(w)
-	fmt.Fprintf(w, "%s operations a second: %s in %s", format.PerSecond(s.Throughput), format.Count(s.Operations), seconds(s.Seconds))
+	fmt.Fprintf(w, "%s operations a second: %s in %s",
+		format.PerSecond(s.Throughput), format.Count(s.Operations), seconds(s.Seconds))
 	if s.Failed > 0 {
 		fmt.Fprintf(w, ", %s of which failed", format.Count(s.Failed))
 	}
@@ -85,7 +86,8 @@ func (s *Simulated) printCalls(w io.Writer) {
 		}
 		row = append(row, fmt.Sprintf("%.2f", c.Trips))
 		if c.Cost != nil {
-			row = append(row, fmt.Sprintf("%.2f", c.Cost.Verbs()+c.Cost.Calls), format.Count(int64(c.Cost.BytesRead+0.5))+" B",
+			row = append(row, fmt.Sprintf("%.2f", c.Cost.Verbs()+c.Cost.Calls),
+				format.Count(int64(c.Cost.BytesRead+0.5))+" B",
 				format.Count(int64(c.Cost.BytesWrote+0.5))+" B")
 		}
 		rows = append(rows, row)
@@ -161,7 +163,9 @@ func (s *Simulated) printPoints(w io.Writer) {
 		if p.Failed > 0 {
 			failed = format.PerSecond(p.Failed)
 		}
-		rows = append(rows, []string{seconds(p.Seconds), format.PerSecond(p.Throughput), format.Latency(p.Latency), failed})
+		rows = append(rows, []string{
+			seconds(p.Seconds), format.PerSecond(p.Throughput), format.Latency(p.Latency), failed,
+		})
 	}
 	table.Print(w, rows)
 	fmt.Fprintf(w, "the longest time in which a client finished nothing: %s\n", format.Latency(s.LongestGap))

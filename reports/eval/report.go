@@ -1,6 +1,6 @@
 // Package eval does a paper's evaluation again. An Experiment has Trials, simulations for the most
-// part, and makes a Part of a Report of their Results: a table, and a Verdict on each statement that
-// the paper makes about it.
+// part, and makes a Part of a Report of their Results: a table, and a Verdict on each statement
+// that the paper makes about it.
 package eval
 
 import (

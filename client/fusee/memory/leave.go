@@ -145,9 +145,9 @@ const fairShare = 6
 // LeaveAll leaves all blocks to others. No write is unresolved, and background work is over.
 func (a *Allocator) LeaveAll() error {
 	// Tables may give this client blocks that it does not know: those have to be left, too. Or not
-	// give it those that it knows: no object of them may be marked. A CAS of an entry may still be in
-	// flight, and is over behind the fence. (A call is not: a node that records an allocation so late
-	// leaves a block in which nothing is used.)
+	// give it those that it knows: no object of them may be marked. A CAS of an entry may still be
+	// in flight, and is over behind the fence. (A call is not: a node that records an allocation so
+	// late leaves a block in which nothing is used.)
 	if a.Untidy {
 		if err := a.s.Fence(); err != nil {
 			return err
@@ -226,8 +226,8 @@ func (a *Allocator) leave(blocks []*Block, free []Place) error {
 	if err := a.Tables.setHints(blocks, list); err != nil {
 		return err
 	}
-	// From here on other clients may adopt the blocks, also when this client does not hear that it has
-	// passed them on.
+	// From here on other clients may adopt the blocks, also when this client does not hear that it
+	// has passed them on.
 	if err := a.Tables.PassOn(blocks); err != nil {
 		a.Untidy = true
 		return err

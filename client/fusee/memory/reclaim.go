@@ -151,8 +151,8 @@ func (r *Reclaim) MarkFree(o layout.Object) error {
 	return r.t.writeHeads([]Place{p}, true)
 }
 
-// rests reports whether an object is in quarantine behind this use. What rests may also be an earlier
-// use, which was freed a second time.
+// rests reports whether an object is in quarantine behind this use. What rests may also be an
+// earlier use, which was freed a second time.
 func (r *Reclaim) rests(o layout.Object) bool {
 	return slices.ContainsFunc(r.resting[r.head:], func(x resting) bool {
 		return x.unit == o.Unit && r.isOf(x, o.Incarnation)

@@ -52,13 +52,13 @@ func (t *Tables) Record(step rdma.Step, blk node.Block, replica int, e node.Entr
 }
 
 // Complete records on a backup an allocation that was cut off before its node backed the block with
-// memory. Where the node has none the allocation is undone: every replica's entry is 0 then, and kept
-// is false. Nothing in the block was used, since a client uses it when all backups have recorded
-// it. A block of which a node hands out objects stays as it is: clients record it before they use
-// one.
+// memory. Where the node has none the allocation is undone: every replica's entry is 0 then, and
+// kept is false. Nothing in the block was used, since a client uses it when all backups have
+// recorded it. A block of which a node hands out objects stays as it is: clients record it before
+// they use one.
 //
-// The primary is changed last, so a crash leaves an allocation that the next call ends or undoes. The
-// caller owns the block, or recovers its owner, or mends the pool.
+// The primary is changed last, so a crash leaves an allocation that the next call ends or undoes.
+// The caller owns the block, or recovers its owner, or mends the pool.
 func (t *Tables) Complete(step rdma.Step, blk node.Block, replica int, e node.Entry) (kept bool, err error) {
 	if _, err = t.Record(step, blk, replica, e); !errors.Is(err, rdma.ErrFull) {
 		return true, err

@@ -117,7 +117,9 @@ func (m *Recoverer) mendTables() error {
 // mendTablesOf gives the backups of regions the primaries' entries where some replica's entry
 // concerns the caller. It calls tell, unless nil, with the primary's entry of each block. It may
 // be repeated after a crash.
-func (m *Recoverer) mendTablesOf(regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
+func (m *Recoverer) mendTablesOf(
+	regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry),
+) error {
 	for some := range slices.Chunk(regions, memory.TablesPerTrip) {
 		if err := m.mendSomeTables(some, concerns, tell); err != nil {
 			return fmt.Errorf("block allocation tables of %d regions from %d: %w", len(some), some[0], err)

@@ -61,8 +61,8 @@ func (m *Recoverer) Sweep(v rdma.View) error {
 			return fmt.Errorf("sweep: %w", err)
 		}
 	}
-	// What is read of entries counts behind such a CAS: a block that was passed on may be adopted, and
-	// none of its objects is marked then whatever its use.
+	// What is read of entries counts behind such a CAS: a block that was passed on may be adopted,
+	// and none of its objects is marked then whatever its use.
 	if m.sweep.cut {
 		if err := m.s.Fence(); err != nil {
 			return fmt.Errorf("sweep: %w", err)
@@ -265,7 +265,8 @@ func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked [
 		if !whatever && h.Incarnation != u.inc {
 			continue
 		}
-		// A node has no memory of what it handed out: a second hint would hand out the object twice.
+		// A node has no memory of what it handed out: a second hint would hand out the object
+		// twice.
 		if replica == 0 && r.s.NodeCentric && h.Free() {
 			continue
 		}

@@ -80,7 +80,8 @@ func (x *Client) endClaims(shard, except int, until time.Duration) (n int, err e
 		}
 		ended, err := x.end(shard, st.of[class].claimed, until)
 		if n += ended; err != nil {
-			// It is not known which uses have ended, or will. Take and Leave go by the claim list then.
+			// It is not known which uses have ended, or will. Take and Leave go by the claim list
+			// then.
 			st.opened = false
 			return n, err
 		}

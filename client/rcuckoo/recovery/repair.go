@@ -81,8 +81,8 @@ type Repairer struct {
 // NewRepairer returns a repairer that finds failed clients by a detector.
 func NewRepairer(d *locks.Detector) *Repairer { return &Repairer{detector: d} }
 
-// errBusy is the error of a repair that has to wait: another client has begun it, or a client has to
-// be fenced off while the pool's clients cannot be listed.
+// errBusy is the error of a repair that has to wait: another client has begun it, or a client has
+// to be fenced off while the pool's clients cannot be listed.
 var errBusy = fmt.Errorf("its repair has to wait: %w", session.ErrAgain)
 
 // Repair repairs lock words, and all words that the suspects' intents name. It returns nil when

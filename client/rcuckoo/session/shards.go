@@ -15,8 +15,8 @@ import (
 // goes through these states until the shard is clean again:
 //
 //	dirty           its verbs may land at any time, or have landed; an intent may name locks
-//	dirty, given    nothing of it is in flight on any copy. Other clients may complete it, and need
-//	                not fence the worker off for that.
+//	dirty, given    nothing of it is in flight on any copy. Other clients may complete it, and
+//	                need not fence the worker off for that.
 //	clean           the redo has decided the outcome, the intent is idle, no lease is held
 //
 // A worker that crashes in any of them is recovered from its intent: see package recovery.
@@ -31,7 +31,8 @@ type ShardState struct {
 	// package recovery.
 	Given bool
 	// Flying are batches of failed operations with verbs that may still land: what an operation was
-	// waiting for, and heartbeats that it sent meanwhile. The shard owns them until they have landed.
+	// waiting for, and heartbeats that it sent meanwhile. The shard owns them until they have
+	// landed.
 	Flying []*rdma.Batch
 	// Leased are the words of a repair that was interrupted. The worker may hold their leases.
 	Leased []uint32

@@ -244,7 +244,8 @@ func TestHandedOverInVain(t *testing.T) {
 			f := memPool(t, 1, small(1, 1000, 8))
 			turns := NewLocalLocks(DefaultHands)
 			brief := Options{Turns: turns, Timeout: 200 * time.Millisecond}
-			from, third, other := storeOn(t, f, brief), storeOn(t, f, brief), storeOn(t, f, Options{Timeout: brief.Timeout})
+			from, third := storeOn(t, f, brief), storeOn(t, f, brief)
+			other := storeOn(t, f, Options{Timeout: brief.Timeout})
 			ep, err := f.Open("fails")
 			must(t, err)
 			s, err := Open(ep, brief)

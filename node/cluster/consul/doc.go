@@ -5,8 +5,8 @@
 //
 // In Consul's KV, under farkv/POOL/:
 //
-//	record          the pool's Record, written once by CAS; without it there is no such pool
-//	registry/ID/KEY    a record of the registry of the pool with that ID: view, master, clients, ...
+//	record             the pool's Record, written once by CAS; without it there is no such pool
+//	registry/ID/KEY    a record of the registry of the pool with that ID: view, master, ...
 //
 // The ID keeps pools of one name apart. Two processes that make a pool at once build on different
 // registries, and the CAS of the record decides between them. A write of a client of a pool that

@@ -1,6 +1,8 @@
 // Package membershiptest is the suite that every membership.Store must pass:
 //
-//	func TestStore(t *testing.T) { membershiptest.Run(t, func(t testing.TB) []membership.Store { ... }) }
+//	func TestStore(t *testing.T) {
+//		membershiptest.Run(t, func(t testing.TB) []membership.Store { ... })
+//	}
 package membershiptest
 
 import (

@@ -145,7 +145,8 @@ func (e *Endpoint) join(p *peer) error {
 	if err == nil {
 		remote, err = parseCard(answer)
 	}
-	// The node has refused a sender of shorter packets. This one's blocks have to fit the node's port.
+	// The node has refused a sender of shorter packets. This one's blocks have to fit the node's
+	// port.
 	if err == nil && 128<<remote.mtu < e.rings.MTU {
 		err = fmt.Errorf("connect to %s, whose device has an MTU of %d, with blocks of %d: %w", p.to, 128<<remote.mtu,
 			e.rings.MTU, rdma.ErrNotSupported)

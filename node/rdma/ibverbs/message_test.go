@@ -311,8 +311,8 @@ func TestJoinEndsMessages(t *testing.T) {
 	}
 }
 
-// TestJoinWithoutAnswer joins an epoch while the mailbox's process does not answer that it has ended
-// the connection: a message that is on its way may arrive later, and no error denies that.
+// TestJoinWithoutAnswer joins an epoch while the mailbox's process does not answer that it has
+// ended the connection: a message that is on its way may arrive later, and no error denies that.
 func TestJoinWithoutAnswer(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})

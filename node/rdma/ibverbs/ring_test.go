@@ -119,8 +119,8 @@ func TestStreams(t *testing.T) {
 	}
 }
 
-// TestLongerPackets: a sender of which the port takes longer packets than the node's does not connect,
-// as its blocks would not fit the ring's places.
+// TestLongerPackets: a sender of which the port takes longer packets than the node's does not
+// connect, as its blocks would not fit the ring's places.
 func TestLongerPackets(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})

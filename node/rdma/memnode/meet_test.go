@@ -12,8 +12,8 @@ import (
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
-// TestFencesAreAskedInOrder fences senders off in many goroutines at a time. Each process that has a
-// mailbox for messages from device to device is asked in the order of the fences' numbers, as its
+// TestFencesAreAskedInOrder fences senders off in many goroutines at a time. Each process that has
+// a mailbox for messages from device to device is asked in the order of the fences' numbers, as its
 // answer to one speaks for all before.
 func TestFencesAreAskedInOrder(t *testing.T) {
 	n := newRawNode(t, Config{Device: newFakeDevice()})
@@ -79,8 +79,8 @@ func TestReadersSpeakForNoMailbox(t *testing.T) {
 	}
 }
 
-// TestOffersAreBounded: what a process says about its end of a connection is as long as it says, and
-// no longer than an offer may be: other processes rely on both.
+// TestOffersAreBounded: what a process says about its end of a connection is as long as it says,
+// and no longer than an offer may be: other processes rely on both.
 func TestOffersAreBounded(t *testing.T) {
 	n := newRawNode(t, Config{})
 	le, fits := binary.LittleEndian, transport.Pad(control.MaxOffer)

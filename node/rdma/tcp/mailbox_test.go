@@ -430,8 +430,8 @@ func TestAwaitSeveral(t *testing.T) {
 	}
 }
 
-// TestOnlyReceives: a process that gets messages all the time, and says nothing to their node, keeps
-// its connection.
+// TestOnlyReceives: a process that gets messages all the time, and says nothing to their node,
+// keeps its connection.
 func TestOnlyReceives(t *testing.T) {
 	f, a, _ := newTwo(t)
 	m := listening(t, a, rdma.BoxOptions{Slots: 1024, Bytes: 64})

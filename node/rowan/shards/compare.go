@@ -16,8 +16,8 @@ func (r Replica) String() string { return fmt.Sprintf("shard %d of server %d", r
 type Digest struct {
 	// Sum of the hashes of each pair's key, term and version. It does not depend on their order.
 	Sum uint64
-	// Sum of the versions. A replica that lacks pairs, or has older ones, has a lower weight, unless a
-	// later primary gave lower versions than an earlier one: terms are not in it.
+	// Sum of the versions. A replica that lacks pairs, or has older ones, has a lower weight,
+	// unless a later primary gave lower versions than an earlier one: terms are not in it.
 	Weight uint64
 }
 

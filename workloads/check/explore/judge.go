@@ -87,8 +87,8 @@ func (r *run) answer(p *player, op *check.Op) *Failure {
 	excused := r.troubled()
 	switch {
 	case r.subject.Majority: // no operation waits for a crashed client or node
-		// An object's location is used for two epochs (package kit, R3). So a write that is in flight
-		// while the view moves on twice cannot look what became of it.
+		// An object's location is used for two epochs (package kit, R3). So a write that is in
+		// flight while the view moves on twice cannot look what became of it.
 		excused = r.struck(p) || r.slowed() || op.Answer == check.Uncertain && p.passed[op.Seq]
 	case r.visitor(p):
 		excused = excused && !r.mended()

@@ -1,6 +1,6 @@
 // Package memory is the registered memory of one simulated node: sparse pages, of which READs,
-// WRITEs and atomics move words, whole or in pieces (Tear). A persistent one knows of each word what
-// a loss of power would leave of it:
+// WRITEs and atomics move words, whole or in pieces (Tear). A persistent one knows of each word
+// what a loss of power would leave of it:
 //
 //	m := memory.NewPersistent(node, size, true)
 //	m.LandsFrom(&conn)   // the next writes are durable once conn is flushed

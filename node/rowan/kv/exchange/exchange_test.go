@@ -56,7 +56,8 @@ func TestDifferedTarget(t *testing.T) {
 	b.Server.Node = 0
 }
 
-// TestGives: a server copies nothing, and does not say that it has given what it has, before it has.
+// TestGives: a server copies nothing, and does not say that it has given what it has, before it
+// has.
 func TestGives(t *testing.T) {
 	b, _ := kvtest.New(t, 2, kv.Rowan, worker.New)
 	term := b.Server.Known.Last()

@@ -29,12 +29,12 @@ type Shard struct {
 	left []left
 	// The server is the primary, and has what any replica has.
 	serves bool
-	// The last version that was given, or the highest that was found in a log, or learned. It is not
-	// below commit's.
+	// The last version that was given, or the highest that was found in a log, or learned. It is
+	// not below commit's.
 	version uint64
-	// All records up to it, by term and version, are on all replicas. Its term is the last one in which
-	// the server has all that any replica had (Settle), and its version is the CommitVer of that term's
-	// primary, the leader. It never exceeds what is so.
+	// All records up to it, by term and version, are on all replicas. Its term is the last one in
+	// which the server has all that any replica had (Settle), and its version is the CommitVer of
+	// that term's primary, the leader. It never exceeds what is so.
 	commit kv.Order
 	leader int
 	// Versions above commit that are on all replicas: a bit each, modulo window.
@@ -226,9 +226,9 @@ func (s *Shard) Committed(o kv.Order) bool {
 }
 
 // Learn notes a CommitVer that a node's server has published. It counts if that was the primary of
-// the last term that this server has settled: what it published in a later term covers this one, and
-// what it published before it served in this term covers nothing of it. Whatever it covers, a new
-// primary goes on above it, as the target of a migration does above its source's.
+// the last term that this server has settled: what it published in a later term covers this one,
+// and what it published before it served in this term covers nothing of it. Whatever it covers, a
+// new primary goes on above it, as the target of a migration does above its source's.
 func (s *Shard) Learn(node int, commit uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

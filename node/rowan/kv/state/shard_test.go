@@ -95,7 +95,8 @@ func TestCommittedByTerm(t *testing.T) {
 	s.Learn(2, 14)
 	committed(1, 14, true)
 	committed(1, 15, false)
-	// Term 2, with another primary, is not settled: what the last primary published at its end counts.
+	// Term 2, with another primary, is not settled: what the last primary published at its end
+	// counts.
 	s.Learn(3, 20)
 	committed(1, 15, false)
 	s.Learn(2, 15)
