@@ -13,9 +13,9 @@ import (
 	"github.com/farkv/farkv/node/cluster/consul/consultest"
 )
 
-// TestConsulAccess runs testdata/access over a Consul agent with access control on. The tokens
-// there have the rules that 'farkv help consul' prints, all of them ($ALL) or all but one ($NO_KEY
-// and so on).
+// TestConsulAccess runs testdata/consul-access over a Consul agent with access control on. The
+// tokens there have the rules that 'farkv help consul' prints, all of them ($ALL) or all but one
+// ($NO_KEY and so on).
 func TestConsulAccess(t *testing.T) {
 	const management = "0b1d7a4e-2b8f-4d7c-9a53-1f6f6b1f2c11"
 	t.Setenv("CONSUL_HTTP_TOKEN", management)
@@ -28,7 +28,7 @@ func TestConsulAccess(t *testing.T) {
 		name := "NO_" + strings.ToUpper(kind)
 		tokens[name] = newToken(t, agent.Address, name, append(append([]string{}, rules[:i]...), rules[i+1:]...))
 	}
-	p := scripts("testdata/access")
+	p := scripts("testdata/consul-access")
 	setup := p.Setup
 	p.Setup = func(env *testscript.Env) error {
 		env.Setenv("CONSUL", agent.Address)
