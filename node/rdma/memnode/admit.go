@@ -317,8 +317,8 @@ func (n *Node) room(c *conn, admin bool) *transport.Refused {
 	}
 	all, readers := n.callers()
 	now := realtime.Now()
-	n.barred = slices.DeleteFunc(n.barred, func(until time.Duration) bool { return until <= now })
-	readers += len(n.barred)
+	n.penalties = slices.DeleteFunc(n.penalties, func(until time.Duration) bool { return until <= now })
+	readers += len(n.penalties)
 	switch most := n.cfg.Conns; {
 	case c.readOnly && readers >= mostReaders(most):
 		return transport.Refuse(transport.ErrConnections,
@@ -380,5 +380,5 @@ func (n *Node) Room() Room {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	_, readers := n.callers()
-	return Room{n.mostGreeting, mostReaders(n.cfg.Conns) - readers - len(n.barred), len(n.outputs.slots)}
+	return Room{n.mostGreeting, mostReaders(n.cfg.Conns) - readers - len(n.penalties), len(n.outputs.slots)}
 }

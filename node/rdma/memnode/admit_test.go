@@ -3,8 +3,12 @@ package memnode
 import (
 	"context"
 	"errors"
+	"net"
 	"testing"
+	"time"
 
+	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/node/rdma/transport"
 )
 
@@ -60,4 +64,47 @@ func TestPlacesApart(t *testing.T) {
 	expect("writers", writer, conns)
 	expect("readers beside writers", reader, 0)
 	expect("administrators with the read token", adminReader, 0)
+}
+
+// TestProcessesAreForgotten: a process that had connections about the pool, and some about none,
+// which do not count, is forgotten once all have ended.
+func TestProcessesAreForgotten(t *testing.T) {
+	n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	f, err := tcp.Create(control.Options{Addresses: []string{n.Addr()}},
+		control.Geometry{Nodes: 1, Memory: 1 << 20, Clients: 8}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	const process = "process"
+	enter := func(why transport.Purpose, pool string) net.Conn {
+		c, _, err := transport.Dial(t.Context(), n.Addr(), transport.Security{},
+			transport.Hello{Purpose: why, Process: process, Pool: pool})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	about, looks := enter(transport.ForVerbs, f.Record().ID), enter(transport.ForControl, "")
+	about.Close()
+	looks.Close()
+	for until := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		enter(transport.ForControl, "").Close() // the end of any connection has the node look
+		conns, known := 0, false
+		n.mu.Lock()
+		if p := n.processes[process]; p != nil {
+			conns, known = p.conns, true
+		}
+		n.mu.Unlock()
+		if !known {
+			return
+		}
+		if conns < 0 || time.Now().After(until) {
+			t.Fatalf("the process is known with %d connections", conns)
+		}
+	}
 }

@@ -33,10 +33,11 @@
 // # What a node bears
 //
 // Memory for answers is bounded for all connections together: see outputs. Connections with the
-// read token, which is given to more programs than the other, have a half of it, and of the places
-// for connections; one that takes none of its answers is ended within a second, and its place stays
-// taken for a while. Leases wait for none of this: peers' connections are not counted, and what is
-// locked for them is locked for moments only.
+// read token, which is given to more programs than the other, have half of it, and at most half of
+// the places for connections; one that takes none of its answers is ended within a second, and its
+// place stays taken for a while. Leases wait for none of this: peers' connections are not counted,
+// and what is locked for them is locked for moments only. Tests: TestPlacesApart here;
+// TestReadToken, TestSlowReaders and TestFlood in package tcp.
 //
 // # Rings
 //

@@ -101,9 +101,9 @@ type Node struct {
 	// conns has each connection from when it was entered until its goroutine has left. So it may
 	// have two of a process for one purpose, of which one was ended.
 	conns map[*conn]struct{}
-	// Until when places of readers that took no answers stay taken, in order, on realtime.Now. The
-	// penalty keeps the place from a reader that comes back at once.
-	barred       []time.Duration
+	// Times until which the places of readers that took no answers stay taken, in order, on
+	// realtime.Now. A penalty keeps the place from a reader that comes back at once.
+	penalties    []time.Duration
 	mostGreeting int       // see fit
 	greeting     []greeter // that have not said yet what they want, the oldest first
 	// processes has those that have a connection about the pool, and those that lost the last one
@@ -292,7 +292,7 @@ func (n *Node) leave(c *conn) {
 	delete(n.conns, c)
 	now := realtime.Now()
 	if c.readOnly && c.outlet.slow.Load() {
-		n.barred = append(n.barred, now+SlowPenalty)
+		n.penalties = append(n.penalties, now+SlowPenalty)
 	}
 	// as register counted
 	if proc := n.processes[c.process]; proc != nil && c.purpose != transport.ForPeer && c.about != "" {

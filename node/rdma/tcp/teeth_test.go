@@ -110,7 +110,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "readers that take no answers are ended", Pkg: "../memnode", In: "conn.limits",
 		At: "readerPatience", Do: "WritePatience", Test: "TestSlowReaders"},
 	{Rule: "and their places stay taken", Pkg: "../memnode", In: "Node.leave",
-		At: "$n.$barred = append($n.$barred, $now+$SlowPenalty)", Test: "TestSlowReaders"},
+		At: "$n.$penalties = append($n.$penalties, $now+$SlowPenalty)", Test: "TestSlowReaders"},
 	{Rule: "so are others while connections wait", Pkg: "../memnode", In: "outputs.endSlow",
 		At: "$now-$since > $o.$slow", Do: "$now-$since > time.Hour", Test: "TestSlowReaders"},
 	{Rule: "answers have a budget", Pkg: "../memnode", In: "newOutputs",
