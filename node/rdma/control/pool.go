@@ -67,7 +67,7 @@ type Geometry rdma.Geometry
 type Pool struct {
 	*Control
 	o        Options
-	readers  atomic.Uint64 // lives of client 0
+	lives    atomic.Uint64 // of client 0
 	boxes    mailboxes
 	meetings meetings
 	crowd    atomic.Int32 // workers that have answers and have not seen them yet: they are about to post
@@ -291,7 +291,7 @@ func (p *Pool) claim(name string) (*Worker, error) {
 	}
 	p.giveBack()
 	if p.ReadOnly() {
-		return p.worker(p.reader())
+		return p.worker(p.anonymous())
 	}
 	c, err := p.registry.Claim(name)
 	if err != nil {
@@ -300,11 +300,11 @@ func (p *Pool) claim(name string) (*Worker, error) {
 	return p.worker(c)
 }
 
-// Reader returns a worker without an identity.
-func (p *Pool) Reader(name string) (*Worker, error) {
+// Anonymous returns a worker without an identity. Its process may have either token.
+func (p *Pool) Anonymous(name string) (*Worker, error) {
 	w, err := (*Worker)(nil), error(rdma.ErrClosed)
 	if !p.closing.Load() {
-		w, err = p.worker(p.reader())
+		w, err = p.worker(p.anonymous())
 	}
 	if err != nil {
 		return nil, fmt.Errorf("open %s as %s: %w", p.name, name, err)
@@ -312,8 +312,8 @@ func (p *Pool) Reader(name string) (*Worker, error) {
 	return w, nil
 }
 
-// reader is client 0 with a life of its own, so that one that strays takes down no other.
-func (p *Pool) reader() rdma.Client { return rdma.Client{Life: p.readers.Add(1)} }
+// anonymous is client 0 with a life of its own, so that one that strays takes down no other.
+func (p *Pool) anonymous() rdma.Client { return rdma.Client{Life: p.lives.Add(1)} }
 
 // The epoch that it joins is read behind its claim. A master that lists the clients before that,
 // and fences a later epoch, has the worker's verbs refused until it joins.

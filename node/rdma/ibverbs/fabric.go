@@ -111,7 +111,7 @@ func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
 
 // Peek returns an endpoint without an identity: see rdma.Peeker.
 func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
-	ep, err := f.endpoint(f.Reader(name))
+	ep, err := f.endpoint(f.Anonymous(name))
 	if err != nil {
 		return nil, err
 	}

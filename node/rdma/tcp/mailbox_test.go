@@ -287,7 +287,7 @@ func TestCloseEndsAwait(t *testing.T) {
 // TestListenRefused asks for mailboxes where there are none.
 func TestListenRefused(t *testing.T) {
 	f, a, b := newTwo(t)
-	peek, err := f.Reader("peek")
+	peek, err := f.Anonymous("peek")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -123,15 +123,15 @@ func TestRingRefused(t *testing.T) {
 	if err := ring.Post(make([]rdma.Span, rdma.MaxRingBuffers+1)...); !errors.Is(err, rdma.ErrFull) {
 		t.Errorf("more buffers than a ring has: %v", err)
 	}
-	peek, err := f.Reader("peek")
+	peek, err := f.Anonymous("peek")
 	if err != nil {
 		t.Fatal(err)
 	}
-	reader := f.endpoint(peek)
-	if _, err := reader.OpenRing(rdma.RingOptions{Number: 6}); !errors.Is(err, rdma.ErrAccess) {
+	anonymous := f.endpoint(peek)
+	if _, err := anonymous.OpenRing(rdma.RingOptions{Number: 6}); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("a ring without an identity: %v", err)
 	}
-	if err := appendTo(reader, ring.Addr(), "anonymous"); !errors.Is(err, rdma.ErrAccess) {
+	if err := appendTo(anonymous, ring.Addr(), "anonymous"); !errors.Is(err, rdma.ErrAccess) {
 		t.Errorf("append without an identity: %v", err)
 	}
 	if _, err := Create(control.Options{Addresses: f.Record().Addresses, MTU: 100},

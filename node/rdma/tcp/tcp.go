@@ -87,7 +87,7 @@ func (f *Fabric) Open(name string) (rdma.Endpoint, error) {
 // Peek returns an endpoint without an identity, as those have that may only read. It takes no
 // client's place, and a process that crashes leaves nothing of it to recover.
 func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
-	w, err := f.Reader(name)
+	w, err := f.Anonymous(name)
 	if err != nil {
 		return nil, err
 	}
@@ -98,7 +98,7 @@ func (f *Fabric) Peek(name string) (rdma.Endpoint, error) {
 // rdma.Teller. What else it may not do fails in Post: the node, which checks it as well, would take
 // the worker's connection down for it.
 func (f *Fabric) Tell(name string) (rdma.Endpoint, error) {
-	w, err := f.Reader(name)
+	w, err := f.Anonymous(name)
 	if err != nil {
 		return nil, err
 	}

@@ -46,7 +46,7 @@ func TestTell(t *testing.T) {
 			"WRITE": func(b *rdma.Batch) *rdma.Op { return b.Write(rdma.At(0, c.off), b.Alloc(8)) },
 			"FAA":   func(b *rdma.Batch) *rdma.Op { return b.FetchAdd(rdma.At(0, c.off), 1) },
 		} {
-			w, err := c.f.Reader("teller")
+			w, err := c.f.Anonymous("teller")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -202,7 +202,7 @@ func ParseHeader(p []byte, most int) (Header, error) {
 
 // Rights are what a request's sender claims. The node holds them against what was fenced and
 // revoked, under a lock, when it executes the frame, and not when the frame comes in. Key is what
-// the node gave in its Welcome. Client is 0 for a reader, which has no identity. Life tells the
+// the node gave in its Welcome. Client is 0 for a worker without an identity. Life tells the
 // holders of an identity apart. Epoch is that of the view which the worker had joined when the
 // frame was made.
 type Rights struct {
