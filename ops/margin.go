@@ -19,14 +19,14 @@ type Margin struct {
 	// MayDie is how many more nodes may die at once, any of them, while the pool goes on with all
 	// its data. It is also 0 when the pool does not do so now.
 	MayDie int     `json:"more_nodes_may_die"`
-	Voices *Voices `json:"voices,omitempty"` // nil: the pool's nodes are no processes
+	Voters *Voters `json:"voices,omitempty"` // nil: the pool's nodes are no processes
 	Copies *Bound  `json:"copies,omitempty"` // nil: not known
 
 	pool string // as hints name it
 }
 
-// Voices counts the voters.
-type Voices struct {
+// Voters counts the voters of a pool.
+type Voters struct {
 	Nodes  int `json:"nodes"`  // when the pool was made
 	Live   int `json:"live"`   // that answer, and that the view has
 	Needed int `json:"needed"` // a majority of Nodes
@@ -58,8 +58,8 @@ func lostHint(pool string) string {
 }
 
 // margin computes how many more nodes may die. All commands that report this number call margin.
-func margin(v *Voices, copies *Bound) *Margin {
-	m := &Margin{Voices: v, Copies: copies, MayDie: -1}
+func margin(v *Voters, copies *Bound) *Margin {
+	m := &Margin{Voters: v, Copies: copies, MayDie: -1}
 	least := func(n int) {
 		if n = max(n, 0); m.MayDie < 0 || n < m.MayDie {
 			m.MayDie = n
@@ -80,11 +80,11 @@ func margin(v *Voices, copies *Bound) *Margin {
 	return m
 }
 
-// VoicesOf counts the voters. nil: the nodes are no processes, or belong to no pool.
-func VoicesOf(all []Served) *Voices {
-	v := new(Voices)
+// VotersOf counts the voters. nil: the nodes are no processes, or belong to no pool.
+func VotersOf(all []Served) *Voters {
+	v := new(Voters)
 	for _, s := range all {
-		if s.Voice {
+		if s.Voter {
 			v.Nodes++
 			if s.Reachable && s.InPool && !s.Expelled {
 				v.Live++
@@ -151,7 +151,7 @@ func (s *State) ComputeMargin(p *stores.Pool) *Margin {
 	if p != nil {
 		copies = copiesOf(p, s.Nodes)
 	}
-	m := margin(VoicesOf(all), copies)
+	m := margin(VotersOf(all), copies)
 	if m != nil {
 		m.pool = ShortName(s.Pool)
 	}
@@ -159,7 +159,7 @@ func (s *State) ComputeMargin(p *stores.Pool) *Margin {
 }
 
 // Ended reports whether too few voters are left for the pool to go on.
-func (m *Margin) Ended() bool { return m != nil && m.Voices != nil && m.Voices.Live < m.Voices.Needed }
+func (m *Margin) Ended() bool { return m != nil && m.Voters != nil && m.Voters.Live < m.Voters.Needed }
 
 // Lost reports whether some data has too few copies left to be read.
 func (m *Margin) Lost() bool { return m != nil && m.Copies != nil && m.Copies.MayDie < 0 }
@@ -169,9 +169,9 @@ func (m *Margin) String() string {
 		return "not known"
 	}
 	var why []string
-	if v := m.Voices; v != nil {
-		why = append(why, fmt.Sprintf("%d of %s that have a voice live, and %d have to", v.Live,
-			format.Plural(v.Nodes, "node", "nodes"), v.Needed))
+	if v := m.Voters; v != nil {
+		why = append(why, fmt.Sprintf("%d of %s live, and %d must", v.Live, format.Plural(v.Nodes, "voter", "voters"),
+			v.Needed))
 	}
 	if b := m.Copies; b != nil {
 		why = append(why, b.String())
@@ -185,7 +185,7 @@ func (m *Margin) String() string {
 		text += "; " + minority(m.pool)
 	case m.Lost():
 		text += "; " + lostHint(m.pool)
-	case m.MayDie == 0 && m.Voices != nil && m.Voices.Live == m.Voices.Needed && m.Voices.Nodes > 1:
+	case m.MayDie == 0 && m.Voters != nil && m.Voters.Live == m.Voters.Needed && m.Voters.Nodes > 1:
 		text += fmt.Sprintf("; 'farkv recover %s' adds none: with the next death the pool ends", m.pool)
 	}
 	return text

@@ -59,7 +59,7 @@ func Inspect(ctx context.Context, addr string, f rdma.Fabric) ([]Served, error) 
 	}
 	all = inOrder(infos, all)
 	for n := range all {
-		all[n].Voice = known && n < infos[main].Pool.Voters()
+		all[n].Voter = known && n < infos[main].Pool.Voters()
 	}
 	return all, nil
 }

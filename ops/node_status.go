@@ -28,7 +28,7 @@ type Served struct {
 	Expelled    bool    `json:"expelled,omitempty"`    // by the others
 	Connected   int     `json:"connected"`             // processes of clients, but for this one
 	InPool      bool    `json:"in_pool"`
-	Voice       bool    `json:"voice,omitempty"`  // in the pool's decisions: see Margin
+	Voter       bool    `json:"voice,omitempty"`  // in the pool's decisions: see Margin
 	Offers      uint64  `json:"offers"`           // bytes, of which the pool may use fewer
 	Commit      string  `json:"commit,omitempty"` // that its program was built from
 	// Refused connections: because authentication failed, for lack of room, and for other reasons.

@@ -171,7 +171,7 @@ func (c *machines) end(target int) {
 // expel is what a master does: it has a majority promise, and waits.
 func (c *machines) expel(target int, by *clock) {
 	promised := map[int]bool{}
-	for _, m := range c.nodes { // those without a voice promise, too, but do not count
+	for _, m := range c.nodes { // those that are no voters promise, too, but do not count
 		c.after(c.way(), func() {
 			if m.cut || c.chance(c.lost) {
 				return
@@ -329,11 +329,11 @@ func TestServingLease(t *testing.T) {
 	round := mute.Ask(10 * s)
 	mute.Granted(1, round) // its lease does not count either
 	if mute.Until() != 0 {
-		t.Error("a node without a voice serves by its own leave")
+		t.Error("a node that is no voter serves by its own leave")
 	}
 	mute.Granted(0, round)
 	if mute.Until() != 11*s {
-		t.Errorf("a node without a voice serves until %v", mute.Until())
+		t.Errorf("a node that is no voter serves until %v", mute.Until())
 	}
 	if alone := NewServingLease(0, 1, 1, s); alone.Until() != rdma.Forever {
 		t.Error("the only node does not serve")

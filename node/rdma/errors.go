@@ -35,9 +35,9 @@ var (
 	// ErrUnreachable is wrapped when the pool's view, or the list of its clients, can be neither
 	// read nor changed now: too few of the processes that keep it answer. Verbs go on.
 	ErrUnreachable = errors.New("the pool's registry is out of reach")
-	// ErrMinority is wrapped when that is for want of a majority of the memory nodes that have a
-	// voice. It is an ErrUnreachable.
-	ErrMinority = fmt.Errorf("a majority of the nodes that have a voice is needed: %w", ErrUnreachable)
+	// ErrMinority is wrapped when that is for want of a majority of the voters. It is an
+	// ErrUnreachable.
+	ErrMinority = fmt.Errorf("a majority of the voters is needed: %w", ErrUnreachable)
 	// ErrBoxFull, ErrMessageSize and ErrNoBox end a SEND that delivered nothing: the mailbox has no
 	// free buffer, its buffers are too short, or there is no mailbox of that number any more, or
 	// yet. The connection stays up. A configuration that is too long is refused with

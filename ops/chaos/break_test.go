@@ -143,7 +143,7 @@ func TestDying(t *testing.T) {
 	nodes := func(n int) *ops.State {
 		s := new(ops.State)
 		for i := range n {
-			is := &ops.Served{Voice: i < 7, Reachable: true, InPool: true}
+			is := &ops.Served{Voter: i < 7, Reachable: true, InPool: true}
 			s.Nodes = append(s.Nodes, ops.Node{Up: true, Served: is})
 		}
 		return s
@@ -160,7 +160,7 @@ func TestDying(t *testing.T) {
 		{3, BreakCut, []int{0, 1, 2}, 3},    // none has
 		{5, BreakCut, []int{0, 1, 2}, 0},    // three of five do without two
 		{5, BreakCut, []int{0, 1, 2, 3}, 4}, // four with only the fifth do not
-		{8, BreakCut, []int{0, 1, 7}, 0},    // the eighth has no voice
+		{8, BreakCut, []int{0, 1, 7}, 0},    // the eighth is no voter
 		{4, BreakCut, []int{0, 1}, 0},       // three of four live for each
 	} {
 		got := dying(nodes(c.nodes), &Break{Kind: c.kind, Target: Target{Nodes: c.cut}})

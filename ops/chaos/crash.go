@@ -104,9 +104,8 @@ func loses(p *stores.Pool, w *Break) error {
 	case before.Ended() || before.Lost():
 		return nil
 	case after.Ended():
-		return fmt.Errorf("%v: the pool would end with it: %d of its %s that have a voice would live, and %d have to "+
-			"(hint: --force)", w, after.Voices.Live, format.Plural(after.Voices.Nodes, "node", "nodes"),
-			after.Voices.Needed)
+		return fmt.Errorf("%v: the pool would end with it: %d of its %s would live, and %d must (hint: --force)",
+			w, after.Voters.Live, format.Plural(after.Voters.Nodes, "voter", "voters"), after.Voters.Needed)
 	case after.Lost():
 		return fmt.Errorf("%v: data would be lost with it: too few of its copies would be left (hint: --force)", w)
 	}
@@ -114,8 +113,7 @@ func loses(p *stores.Pool, w *Break) error {
 }
 
 // dying returns the nodes that may be dead for the pool when w is over: those that are silent for
-// as long as it takes to be expelled, and those that no majority of the nodes with a voice grants a
-// lease.
+// as long as it takes to be expelled, and those that no majority of the voters grants a lease.
 func dying(s *ops.State, w *Break) (nodes []int) {
 	switch {
 	case w.Kind == BreakNode, w.Kind == BreakStop, w.Kind == BreakCut && (len(w.Nodes) == 1 || w.Clients):
@@ -124,23 +122,23 @@ func dying(s *ops.State, w *Break) (nodes []int) {
 		return nil
 	}
 	all := append([]ops.Served{}, s.Witnesses...)
-	cut := 0 // of them, those with a voice
+	cut := 0 // of them, the voters
 	for n, node := range s.Nodes {
 		if node.Served == nil {
 			return w.Nodes
 		}
 		all = append(all, *node.Served)
-		if node.Voice && slices.Contains(w.Nodes, n) {
+		if node.Voter && slices.Contains(w.Nodes, n) {
 			cut++
 		}
 	}
-	v := ops.VoicesOf(all)
+	v := ops.VotersOf(all)
 	if v == nil {
 		return w.Nodes
 	}
 	for _, n := range w.Nodes {
 		others := cut
-		if s.Nodes[n].Voice {
+		if s.Nodes[n].Voter {
 			others--
 		}
 		if v.Live-others < v.Needed {

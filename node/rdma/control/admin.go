@@ -215,14 +215,14 @@ func open(o Options) (*Pool, error) {
 	both.Go(func() { controls = f.reach(h, controlOf, silent) })
 	both.Go(func() { verbs = f.reach(h, verbsOf, silent) })
 	both.Wait()
-	// A majority of voices has to answer now: with fewer, neither could a client claim an identity
-	// nor would a node serve.
+	// A majority of the voters has to answer now: with fewer, neither could a client claim an
+	// identity nor would a node serve.
 	up := 0
-	m := &Message{Do: DoAttached, Pool: r.ID} // a node that was started anew answers, too, but has no voice any more
+	m := &Message{Do: DoAttached, Pool: r.ID} // a node that was started anew answers, too, but is no voter any more
 	absent := f.each(func(n int) bool { return n < f.record.Voters() && controls[n] == nil }, transport.DeadAfter,
 		func(int) *Message { return m }, func(int, Reply) { up++ })
 	if up <= f.record.Voters()/2 {
-		err := fmt.Errorf("%d of its %d nodes that have a voice answer: %w: %w", up, f.record.Voters(),
+		err := fmt.Errorf("%d of its %d voters answer: %w: %w", up, f.record.Voters(),
 			rdma.ErrMinority, joined(append(append(controls, absent), verbs...)))
 		return nil, errors.Join(err, f.Close())
 	}
@@ -274,7 +274,7 @@ func (e *OtherRegistry) Error() string {
 }
 
 // RecordOf asks for the record of the pool that the addressed nodes have. Silent are those of them
-// that did not answer though most of those with a voice did, and why: they have had their time.
+// that did not answer though most voters did, and why: they have had their time.
 // Without such a majority it names none, so that the caller waits for each of them once more.
 func RecordOf(o Options) (r *Record, silent map[string]error, err error) {
 	h := newHurry()
@@ -287,16 +287,16 @@ func RecordOf(o Options) (r *Record, silent map[string]error, err error) {
 	if r, err = agreed(o, infos, errs); err != nil {
 		return nil, nil, err
 	}
-	voices := map[int]bool{}
+	voters := map[int]bool{}
 	silent = map[string]error{}
 	for i, info := range infos {
 		if errs[i] != nil {
 			silent[info.Address] = errs[i]
 		} else if p := info.Pool; p != nil && p.ID == r.ID && p.Index < r.Voters() {
-			voices[p.Index] = true
+			voters[p.Index] = true
 		}
 	}
-	if len(voices) <= r.Voters()/2 {
+	if len(voters) <= r.Voters()/2 {
 		silent = nil
 	}
 	return r, silent, nil

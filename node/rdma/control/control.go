@@ -239,19 +239,19 @@ func (ctl *Control) expel(epoch uint64, node int) error {
 		_, err := ctl.links[node].ask(m, transport.DeadAfter)
 		itself <- err
 	}()
-	voices := 0
+	promised := 0
 	living := ctl.living()
 	others := func(n int) bool { return n != node && living(n) }
 	err := ctl.each(others, transport.DeadAfter, func(int) *Message { return m }, func(n int, _ Reply) {
 		if n < ctl.record.Voters() {
-			voices++
+			promised++
 		}
 	})
 	// A later epoch was fenced there: this process is not the master any more.
 	if errors.Is(err, rdma.ErrStale) {
 		return err
 	}
-	if err := ctl.outlast(itself, voices, err); err != nil {
+	if err := ctl.outlast(itself, promised, err); err != nil {
 		return err
 	}
 	ctl.mu.Lock()
@@ -265,9 +265,9 @@ func (ctl *Control) expel(epoch uint64, node int) error {
 // or because its leases are over behind the promise of so many voters. others is why some of those
 // did not promise. The wait begins behind the last promise that counts: what a node granted before
 // it promised was asked for earlier still. See package membership.
-func (ctl *Control) outlast(itself <-chan error, voices int, others error) error {
+func (ctl *Control) outlast(itself <-chan error, promised int, others error) error {
 	var over <-chan time.Time
-	if voices > ctl.record.Voters()/2 {
+	if promised > ctl.record.Voters()/2 {
 		over = time.After(membership.ExpelWait(ctl.record.Lease))
 	}
 	for {
@@ -277,7 +277,7 @@ func (ctl *Control) outlast(itself <-chan error, voices int, others error) error
 				return err
 			}
 			if over == nil {
-				return fmt.Errorf("only %d of %d nodes that have a voice answer: %w", voices, ctl.record.Voters(),
+				return fmt.Errorf("only %d of %d voters answer: %w", promised, ctl.record.Voters(),
 					errors.Join(others, err))
 			}
 			itself = nil
@@ -348,15 +348,14 @@ func (ctl *Control) living() func(node int) bool {
 // process that is cut off an attempt that would fail behind the mark. It promises nothing: what it
 // finds may be otherwise when the node is expelled.
 func (ctl *Control) MayExpel() error {
-	m, voices := &Message{Do: DoAttached, Pool: ctl.record.ID}, 0
+	m, up := &Message{Do: DoAttached, Pool: ctl.record.ID}, 0
 	err := ctl.each(ctl.living(), transport.DeadAfter/2, func(int) *Message { return m }, func(n int, _ Reply) {
 		if n < ctl.record.Voters() {
-			voices++
+			up++
 		}
 	})
-	if voices <= ctl.record.Voters()/2 {
-		return fmt.Errorf("%d of %d nodes that have a voice answer: %w: %w", voices,
-			ctl.record.Voters(), rdma.ErrMinority, err)
+	if up <= ctl.record.Voters()/2 {
+		return fmt.Errorf("%d of %d voters answer: %w: %w", up, ctl.record.Voters(), rdma.ErrMinority, err)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ type Options struct {
 	// Addresses are HOST:PORT of the pool's nodes, in their order, when it is made; of some of them
 	// when it is opened.
 	Addresses []string
-	// Witnesses are nodes that hold nothing but have a voice, when it is made: a pool of two nodes
+	// Witnesses are nodes that hold nothing but vote, when it is made: a pool of two nodes
 	// and a witness survives the death of one of them.
 	Witnesses []string
 	Security  transport.Security
@@ -401,8 +401,7 @@ func (n *nodes) awaitMajority() error {
 			}
 		}
 		if hope <= voters/2 {
-			return fmt.Errorf("%d of %d nodes that have a voice are out of reach: %w", voters-hope,
-				voters, rdma.ErrMinority)
+			return fmt.Errorf("%d of %d voters are out of reach: %w", voters-hope, voters, rdma.ErrMinority)
 		}
 		time.Sleep(transport.RedialMin)
 	}

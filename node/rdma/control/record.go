@@ -74,8 +74,8 @@ const (
 // with no node in common.
 const mostVoters = 7
 
-// Voters returns how many nodes have a voice: as many of the first ones. Memory nodes come before
-// witnesses, so that witnesses beyond mostVoters have none. Expelled nodes still count: a majority
+// Voters returns how many nodes are voters: as many of the first ones. Memory nodes come before
+// witnesses, so that witnesses beyond mostVoters are none. Expelled nodes still count: a majority
 // is one of all voters that the pool was made with.
 func (r *Record) Voters() int { return min(len(r.Addresses), mostVoters) }
 

@@ -46,7 +46,7 @@ func (p *pool) keepLease() {
 }
 
 // askPeer asks one peer for leases, a few times in each. One that does not answer costs nothing but
-// its voice. It has one question at a time on its connection. After any failure it makes another
+// its vote. It has one question at a time on its connection. After any failure it makes another
 // connection, so that no late answer is taken for that to a later question. The interval is a fifth
 // of a lease: a few questions or answers may be lost before the lease ends. It asks sooner while
 // the peer fails. It ends with the pool, or the node.

@@ -456,7 +456,7 @@ func (p *pool) retire() {
 // cut off then is not told otherwise. Such a promise holds for good: once the voters that did not
 // make it are no majority the node never serves again. Fewer prove nothing, since a master may have
 // died in the midst of an expulsion. Only voters are asked for leases, and so are in the map. The
-// node's own voice, if it has one, is among those that did not promise. The caller is a goroutine
+// node itself, if it is a voter, is among those that did not promise. The caller is a goroutine
 // that asks a peer, and holds no lock.
 func (p *pool) disowned(peer int) {
 	p.mu.Lock()

@@ -61,7 +61,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a master that expels waits", Pkg: "../control", In: "Control.outlast",
 		At: "membership.ExpelWait($f.$record.$Lease)", Do: "0", Test: "TestExpelWaits"},
 	{Rule: "a master that expels has a majority", Pkg: "../control", In: "Control.outlast",
-		At: "$voices > $f.$record.$voters()/2", Do: "true", Test: "TestExpelWaits"},
+		At: "$promised > $f.$record.$voters()/2", Do: "true", Test: "TestExpelWaits"},
 	{Rule: "a reconnect waits for what was begun", In: "Node.enter",
 		At: "$o.$end()", Do: "$o.raw.Close()", Test: "TestReconnectDrains"},
 	{Rule: "what is proved is what is said", Pkg: "../transport", In: "Prove",

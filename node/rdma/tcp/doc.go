@@ -28,6 +28,6 @@
 //
 // # What is not here
 //
-// The nodes that have a voice do not change in a pool's life. Without TLS an attacker that can
-// change packets can do anything. One that can only read them sees data, but not the token.
+// The voters do not change in a pool's life. Without TLS an attacker that can change packets can do
+// anything. One that can only read them sees data, but not the token.
 package tcp
