@@ -26,7 +26,7 @@ type Served struct {
 	Lease       float64 `json:"lease_seconds"`         // for which it may execute verbs, unless it prolongs that
 	Epoch       uint64  `json:"epoch"`                 // of the view, as the node was told
 	Expelled    bool    `json:"expelled,omitempty"`    // by the others
-	Connected   int     `json:"connected"`             // processes of clients, but for this one
+	Connected   int     `json:"connected"`             // processes of clients and readers, without this one
 	InPool      bool    `json:"in_pool"`
 	Voter       bool    `json:"voice,omitempty"`  // in the pool's decisions: see Margin
 	Offers      uint64  `json:"offers"`           // bytes, of which the pool may use fewer

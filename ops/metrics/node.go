@@ -57,7 +57,7 @@ var (
 		"Connections that were ended because their clients took no answers.")
 	nodeBuild = nodeFigures.figure("farkv_node_build_info",
 		"1, with what the program was built from, and the versions that it speaks.", "commit", "wire", "control")
-	nodeProcesses = nodeFigures.figure("farkv_node_client_processes", "Processes of clients there are.")
+	nodeProcesses = nodeFigures.figure("farkv_node_client_processes", "Processes of clients and readers.")
 	nodeMemory    = nodeFigures.figure("farkv_node_memory_bytes", "Memory that the node offers.")
 	nodeEpoch     = nodeFigures.figure("farkv_node_epoch", "Epoch of the pool's view that was fenced last.")
 	nodeDevice    = nodeFigures.figure("farkv_node_rdma_device",

@@ -87,7 +87,7 @@ type NodeInfo struct {
 	Expelled    bool          `json:"expelled,omitempty"`
 	Lease       time.Duration `json:"lease,omitempty"` // for which it may serve yet; maximal when it needs none
 	Fault       *Fault        `json:"fault,omitempty"` // that it suffers, on purpose
-	Processes   int           `json:"processes"`       // of clients
+	Processes   int           `json:"processes"`       // of clients and readers, without servers
 	Stats       NodeStats     `json:"stats"`
 	// Survives is what its memory outlives, and SurvivesBy how: see pmem.Survival.
 	Survives   string `json:"survives,omitempty"`

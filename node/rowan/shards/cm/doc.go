@@ -44,7 +44,7 @@
 // gather what any of them has, and report digests of their replicas. The manager compares these,
 // and begins the term in which they serve. A replica that differs was damaged in memory: it is
 // copied anew. So is a replica in which a server reports a damaged entry, as long as another one is
-// complete. A node that the pool went on without returns under a new identity. A server that
+// complete. A node that the pool went on without returns with a new incarnation. A server that
 // answers no question for long counts as hung, and one that ends by itself says so: their nodes are
 // expelled, though they answer READs.
 package cm
