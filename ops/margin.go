@@ -36,9 +36,6 @@ type Voters struct {
 type Bound struct {
 	MayDie   int  `json:"more_nodes_may_die"` // negative: something cannot be had already
 	Majority bool `json:"majority,omitempty"` // of two or more copies has to be left, not one
-	// Stops: the store does not go on after a node died, even when copies are left, because no
-	// server takes over the work of a dead one.
-	Stops bool `json:"stops,omitempty"`
 }
 
 // minority is the hint for a pool in which fewer voters answer than a majority.
@@ -70,9 +67,6 @@ func margin(v *Voters, copies *Bound) *Margin {
 	}
 	if copies != nil {
 		least(copies.MayDie)
-	}
-	if copies != nil && copies.Stops {
-		least(0)
 	}
 	if m.MayDie < 0 {
 		return nil
@@ -111,7 +105,7 @@ func copiesOf(p *stores.Pool, nodes []Node) *Bound {
 	if err != nil {
 		return nil
 	}
-	return &Bound{MayDie: n, Majority: p.Kind.Majority && ShapeOf(p).Replicas > 1, Stops: p.Kind.Stops()}
+	return &Bound{MayDie: n, Majority: p.Kind.Majority && ShapeOf(p).Replicas > 1}
 }
 
 // Shape are parameters that have the same name in all stores that have them; 0: a store does not.
@@ -175,9 +169,6 @@ func (m *Margin) String() string {
 	}
 	if b := m.Copies; b != nil {
 		why = append(why, b.String())
-		if b.Stops {
-			why = append(why, "no server takes the place of one that dies")
-		}
 	}
 	text := fmt.Sprintf("%s may die: %s", format.Plural(m.MayDie, "more node", "more nodes"), strings.Join(why, "; "))
 	switch {

@@ -26,9 +26,6 @@ func TestMargin(t *testing.T) {
 		{7, 3, copies(-1), 0, "'farkv down --force p' removes it, 'farkv up' makes another"},
 		{5, 5, &Bound{MayDie: 0, Majority: true}, 0, "bare majority"},
 		{1, 1, copies(0), 0, "1 of 1 voter "},
-		{3, 3, &Bound{MayDie: 2, Stops: true}, 0,
-			"0 more nodes may die: 3 of 3 voters live, and 2 must; all data keeps a copy after 2 " +
-				"deaths; no server takes the place of one that dies"},
 		{0, 0, copies(1), 1, "1 more node may die: all data keeps"},
 		{2, 2, nil, 0, "with the next death the pool ends"},
 	} {

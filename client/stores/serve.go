@@ -28,10 +28,6 @@ type Server interface {
 	Counts(to []telemetry.Counter) []telemetry.Counter
 }
 
-// Stops reports whether a pool stops when a node dies: the store has servers, and no recovery that
-// moves the work of a dead server to others.
-func (k *Kind) Stops() bool { return k.Serve != nil && k.Recoverer == nil }
-
 // ServerName begins the names of the clients that are servers, or tasks of servers. Nothing keeps
 // another client from using it.
 const ServerName = "server "
