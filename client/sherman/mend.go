@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -44,14 +43,3 @@ func (recoverer) Restore(rdma.View, int, int) error { return errNoStandIn }
 
 // Sweep has nothing to do.
 func (recoverer) Sweep(rdma.View) error { return nil }
-
-// Outlives returns how many memory nodes may die without loss: none, as objects
-// have one copy. It returns -1 if a node is dead or gone.
-func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
-	ep, _, v, err := client.Look(f, "count the copies", readLayout)
-	if err != nil {
-		return 0, err
-	}
-	defer ep.Close()
-	return client.OneCopy(&v.View, dead), nil
-}
