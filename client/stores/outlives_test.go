@@ -37,6 +37,18 @@ func TestOutlives(t *testing.T) {
 		{"rowan", Params{Nodes: 3}, []int{0, 1, 2}, -1},
 		{"raw", Params{Nodes: 3}, nil, 0},
 		{"raw", Params{Nodes: 3}, []int{1}, -1},
+		{"race", Params{Nodes: 3}, nil, 0},
+		{"race", Params{Nodes: 3}, []int{1}, -1},
+		{"race-dtx", Params{Nodes: 3}, nil, 0},
+		{"race-dtx", Params{Nodes: 3}, []int{1}, -1},
+		{"race-rtx", Params{Nodes: 3}, nil, 0},
+		{"race-rtx", Params{Nodes: 3}, []int{1}, -1},
+		{"sherman", Params{Nodes: 3}, nil, 0},
+		{"sherman", Params{Nodes: 3}, []int{1}, -1},
+		{"sherman-dtx", Params{Nodes: 3}, nil, 0},
+		{"sherman-dtx", Params{Nodes: 3}, []int{1}, -1},
+		{"sherman-rtx", Params{Nodes: 3}, nil, 0},
+		{"sherman-rtx", Params{Nodes: 3}, []int{1}, -1},
 	} {
 		c.p.Records, c.p.Clients = 1000, 8
 		p, err := Create("mem:", c.store, c.p)

@@ -1,6 +1,7 @@
 package stores
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -11,7 +12,8 @@ import (
 )
 
 // TestReadme compares README's table of stores with the stores: their names, default replicas,
-// limits, and the trips of an uncontended GET, UPDATE, INSERT and DELETE.
+// limits, the deaths that they survive, and the trips of an uncontended GET, UPDATE, INSERT and
+// DELETE.
 func TestReadme(t *testing.T) {
 	rows := readmeRows(t)
 	for _, name := range Names() {
@@ -23,14 +25,14 @@ func TestReadme(t *testing.T) {
 			k, err := Lookup(name)
 			must(t, err)
 			got := []string{fmt.Sprint(k.Size(Params{}).DataReplicas), yesNo(k.Scans), size(k.MaxPair),
-				yesNo(k.Grows()), tripsOf(t, k)}
+				yesNo(k.Grows()), survives(t, k), tripsOf(t, k)}
 			first, _, _ := strings.Cut(row[1], " ")
 			_, largest, both := strings.Cut(row[3], "+ ")
 			if !both {
 				largest = row[3]
 			}
-			if want := []string{first, row[2], largest, row[4], row[6]}; !slices.Equal(got, want) {
-				t.Errorf("replicas, scans, largest pair, grows and trips are %q, and README says %q", got, want)
+			if want := []string{first, row[2], largest, row[4], row[5], row[6]}; !slices.Equal(got, want) {
+				t.Errorf("replicas, scans, largest pair, grows, deaths and trips are %q, and README says %q", got, want)
 			}
 		})
 		delete(rows, name)
@@ -74,6 +76,25 @@ func size(bytes int) string {
 		return fmt.Sprintf("%d MiB", bytes>>20)
 	}
 	return fmt.Sprintf("%d,%03d B", bytes/1000, bytes%1000)
+}
+
+// survives says as README does which deaths a pool survives: one with three copies, where the store
+// can have as many.
+func survives(t *testing.T, k *Kind) string {
+	params := Params{Nodes: 3, IndexReplicas: 3, DataReplicas: 3, Records: 1000, Clients: 8}
+	p, err := Create("mem:", k.Name, params)
+	if errors.Is(err, ErrParams) {
+		params.IndexReplicas, params.DataReplicas = 0, 0
+		p, err = Create("mem:", k.Name, params)
+	}
+	must(t, err)
+	n, err := k.Outlives(p.Fabric, func(int) bool { return false })
+	must(t, errors.Join(err, p.Close()))
+	says := []string{"no node", "a minority of copies", "all copies but one"}
+	if n < 0 || n >= len(says) {
+		t.Fatalf("a pool of three nodes outlives %d", n)
+	}
+	return says[n]
 }
 
 // tripsOf returns the median trips of each operation on keys with a cached location.
