@@ -333,8 +333,7 @@ func TestRemoteAccess(t *testing.T) {
 	}
 }
 
-// TestReaders has a client that knows only the read token try to change memory: its own endpoint
-// lets it, the device does not.
+// TestReaders has a reader try to change memory: its own endpoint lets it, the device does not.
 func TestReaders(t *testing.T) {
 	p := newPool(t, shape{nodes: 1, security: transport.Security{Token: []byte("all"), ReadToken: []byte("some")}})
 	mustAdd(t, worker(t, p.Fabric), rdma.At(0, 0), 0)

@@ -353,7 +353,7 @@ func (n *Node) fit(files uint64) {
 // mostReaders is how many of a node's connections may be those of readers.
 func mostReaders(conns int) int { return max(conns/2, 1) }
 
-// callers counts the connections of clients, and those with the read token among them. The caller
+// callers counts all connections but those of peers, and those of readers among them. The caller
 // holds mu. Connections that were ended and have not left yet are among them.
 func (n *Node) callers() (all, readers int) {
 	for c := range n.conns {

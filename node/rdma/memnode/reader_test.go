@@ -11,8 +11,8 @@ import (
 )
 
 // TestReaderMinority leaves a change of the view half done, as a master does that dies in the midst
-// of it: one node alone has the next state. A read-only client opens the pool all the same. With
-// another node dead, too, it does so once a client that may write has looked.
+// of it: one node alone has the next state. A reader opens the pool all the same. With another node
+// dead, too, it does so once a client has looked.
 func TestReaderMinority(t *testing.T) {
 	s := transport.Security{Token: []byte("a token of some length"), ReadToken: []byte("another of some length")}
 	var nodes []*Node

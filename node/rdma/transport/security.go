@@ -18,5 +18,5 @@ type Security struct {
 	TLS *tls.Config
 }
 
-// ReadsOnly reports whether a client may do nothing but read: it knows the read token alone.
+// ReadsOnly reports whether a process may do nothing but read: it knows the read token alone.
 func (s *Security) ReadsOnly() bool { return len(s.Token) == 0 && len(s.ReadToken) > 0 }
