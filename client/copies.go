@@ -9,7 +9,8 @@ import (
 
 // Copies returns how many copies are left of something that had one copy on each of the original
 // nodes: those on nodes that serve, or on their stand-ins. dead reports the nodes that do not
-// serve, beside those that are gone from the view.
+// serve, beside those that are gone from the view. A node may be dead and still serve in the view:
+// until the master has expelled it.
 func Copies(v *rdma.View, dead func(node int) bool, originals ...int) (left int) {
 	for _, o := range originals {
 		if n, _, ok := v.Holder(o); ok && !dead(n) {
@@ -31,7 +32,7 @@ func OneCopy(v *rdma.View, dead func(node int) bool) int {
 }
 
 // Fewest returns how many copies are left of the item with the fewest. originals has the original
-// replicas of each item: see Copies.
+// replicas of each item: see Copies. Without items it returns math.MaxInt.
 func Fewest(v *rdma.View, dead func(node int) bool, originals [][]node.Replica) int {
 	fewest := math.MaxInt
 	for _, replicas := range originals {

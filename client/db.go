@@ -18,7 +18,8 @@ type Workers interface {
 	Open() (Store, rdma.Endpoint, error)
 	// RevokeLife fences off a worker that could not be closed: see Leave.
 	RevokeLife(c rdma.Client) error
-	// Close releases what is left after the DB has closed all its workers.
+	// Close releases what is left after the DB has closed all its workers. It is called once, when
+	// no other method is running and none will be called.
 	Close() error
 }
 
@@ -28,7 +29,7 @@ type Options struct {
 	// default is 2 a CPU.
 	Workers int
 	// Pool is where the DB publishes what it does: see Publish. nil: it publishes nothing, and
-	// counts nothing.
+	// counts nothing. It must stay open until the DB calls Workers.Close, which may close it.
 	Pool rdma.Fabric
 	// Name is the name by which it publishes.
 	Name string
@@ -49,14 +50,16 @@ type Options struct {
 type DB struct {
 	workers Workers
 	door    Reaper
-	// Holds one element for each operation in progress.
+	// Holds one element for each operation in progress, also while that waits for a worker to open.
 	turns chan struct{}
 	// Closed by Close.
 	closing chan struct{}
 
-	// mu guards idle and book.
+	// mu guards idle and book. No verb is posted and nothing is waited for under it.
 	mu sync.Mutex
-	// Workers without an operation; the one used last is at the end.
+	// Workers without an operation, and with nothing in flight; the one used last is at the end.
+	// Between its removal from the list and its return a worker belongs to one operation, and is
+	// used without the mutex.
 	idle []*worker
 	book book
 
@@ -75,6 +78,7 @@ func NewDB(w Workers, o Options) (*DB, error) {
 		return nil, errors.Join(err, w.Close())
 	}
 	db := &DB{workers: w, turns: make(chan struct{}, o.Workers), closing: make(chan struct{}), book: newBook()}
+	// Publish starts a goroutine that calls Tick and Tell, maybe before the first worker is there.
 	db.mu.Lock()
 	defer db.mu.Unlock()
 	db.book.publisher = Publish(o.Pool, o.Name, db)
@@ -84,7 +88,8 @@ func NewDB(w Workers, o Options) (*DB, error) {
 	return db, nil
 }
 
-// hire returns the worker for a store and an endpoint that were opened for it.
+// hire returns the worker for a store and an endpoint that were opened for it. What opening the
+// store took counts for no operation.
 func (db *DB) hire(s Store, ep rdma.Endpoint) *worker {
 	w := &worker{store: s, ep: ep, count: new(rdma.Counters), skip: math.MaxInt}
 	if db.book.publisher != nil {
@@ -94,7 +99,8 @@ func (db *DB) hire(s Store, ep rdma.Endpoint) *worker {
 	return w
 }
 
-// Get returns a copy of the value of key, or an error wrapping ErrNotFound.
+// Get returns a copy of the value of key, or an error wrapping ErrNotFound. The copy is the
+// caller's: the store's own value lives until the worker's next operation.
 func (db *DB) Get(ctx context.Context, key []byte) ([]byte, error) {
 	var value []byte
 	err := db.do(ctx, func(s Store) (telemetry.Kind, error) {
@@ -128,7 +134,8 @@ const putTries = 64
 
 // Put sets the value of key, whether or not the key exists. If other clients insert and delete the
 // key all the time it gives up with an error that wraps rdma.ErrTimeout, and has changed nothing.
-// Between two attempts nothing is in flight, and the end of the context ends it there.
+// Between two attempts nothing is in flight, and the end of the context ends it there. An attempt
+// that ends with another error is the answer of Put: it is never repeated behind ErrUncertain.
 func (db *DB) Put(ctx context.Context, key, value []byte) error {
 	return db.do(ctx, func(s Store) (telemetry.Kind, error) {
 		for range putTries {
@@ -156,6 +163,7 @@ func (db *DB) Close() error {
 		for range cap(db.turns) {
 			db.turns <- struct{}{} // never taken back: no operation begins any more
 		}
+		// The publisher is the last other user of idle and book: the mutex is not needed below.
 		db.book.publisher.Close()
 		errs := make([]error, len(db.idle))
 		var all sync.WaitGroup // concurrently: each takes seconds while nodes are unreachable
@@ -174,6 +182,10 @@ var errClosed = fmt.Errorf("use the database: %w", rdma.ErrClosed)
 // do runs f with a worker. A worker that was idle may have been fenced off meanwhile. It finds that
 // out by an operation without effect, and another worker repeats the operation. This ends: such
 // workers are closed, and a worker that was just opened is the last one tried.
+//
+// A worker goes back to the list only if its operation is over for certain and its connection is
+// up. ErrAccess and ErrClosed say that the connection is down, and behind ErrUncertain a verb may
+// be in flight that still lands: such a worker leaves. See Leave for what becomes of its identity.
 func (db *DB) do(ctx context.Context, f func(Store) (telemetry.Kind, error)) error {
 	if err := db.enter(ctx); err != nil {
 		return err
@@ -224,6 +236,7 @@ func (db *DB) enter(ctx context.Context) error {
 		return ctx.Err()
 	case db.turns <- struct{}{}:
 	}
+	// A select with several ready cases picks any: the turn may have come after Close.
 	select {
 	case <-db.closing:
 		<-db.turns
@@ -233,7 +246,8 @@ func (db *DB) enter(ctx context.Context) error {
 	}
 }
 
-// worker returns an idle worker, or opens one. The caller has a turn.
+// worker returns an idle worker, or opens one. The caller has a turn. A worker that is opened
+// counts against the pool's places beside those that are leaving.
 func (db *DB) worker(ctx context.Context) (w *worker, opened bool, err error) {
 	db.mu.Lock()
 	if n := len(db.idle); n > 0 {

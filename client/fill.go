@@ -18,7 +18,8 @@ type Span struct{ From, End uint64 }
 
 // Sample returns spans of the numbers below total. They are evenly spread, have at most run numbers
 // each, and about most numbers together. No span crosses a multiple of per, which separates the
-// items of two nodes, for example. whole reports whether the spans cover all numbers.
+// items of two nodes, for example. whole reports whether the spans cover all numbers. A span never
+// overlaps the next: the step between their beginnings is run at least. run and per are not 0.
 func Sample(total, most, run, per uint64) (spans []Span, whole bool) {
 	step := run
 	if whole = total <= most; !whole {

@@ -41,6 +41,10 @@ func Leave(s Store, ep rdma.Endpoint, f Fencer) error {
 // fenceOff fences a worker off and closes its endpoint, which gives the identity to the recovery. A
 // worker that was cut off may have been recovered already, and the identity may have a new holder:
 // the life distinguishes the two, so the new holder is not fenced off.
+//
+// The fence comes before Close: a closed endpoint waits for none of its verbs, and its identity
+// goes to the next client. A crash between the two leaves a fenced client that is dead, which the
+// master recovers as any other.
 func fenceOff(ep rdma.Endpoint, f Fencer) error {
 	err := f.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()})
 	if errors.Is(err, rdma.ErrUnreachable) {
@@ -67,11 +71,13 @@ const (
 // others may wait for what the worker left half done. The zero Reaper is ready to use. It must be
 // closed before the pool is. It is safe for concurrent use.
 type Reaper struct {
+	// The goroutines of CloseAsync and of retries.
 	tasks sync.WaitGroup
 
 	// mu guards the fields below.
 	mu sync.Mutex
-	// Closed workers that have not left yet.
+	// Closed workers that have not left yet, at most mostClosing. Those that retryLoop has are not
+	// among them.
 	pending int
 	// See closing.
 	shut chan struct{}
@@ -113,7 +119,8 @@ func (d *Reaper) CloseAsync(s Store, ep rdma.Endpoint, f Fencer) {
 	}
 }
 
-// admit counts a worker that leaves in the background. It reports false if there are too many.
+// admit counts a worker that leaves in the background. It reports false if there are too many. The
+// count falls again when the worker has left, or waits for a retry.
 func (d *Reaper) admit() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -125,7 +132,8 @@ func (d *Reaper) admit() bool {
 }
 
 // retryLoop fences a worker off once the registry is back. When the Reaper is closed it tries for
-// the last time. If it fails for another reason, the pool's master completes it.
+// the last time. If it fails for another reason, the pool's master completes it. A retry may find
+// that the worker has been fenced off meanwhile: RevokeLife may be repeated.
 func (d *Reaper) retryLoop(ep rdma.Endpoint, f Fencer) {
 	for pause, last := firstRetry, false; !last; pause = min(2*pause, lastRetry) {
 		select {
@@ -145,7 +153,8 @@ func (d *Reaper) retryLoop(ep rdma.Endpoint, f Fencer) {
 	}
 }
 
-// closing returns a channel that Close closes.
+// closing returns a channel that Close closes. It is made by the first call, so that the zero
+// Reaper is ready.
 func (d *Reaper) closing() chan struct{} {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -157,7 +166,7 @@ func (d *Reaper) closing() chan struct{} {
 
 // Close waits for the workers that are leaving, and tries for the last time to fence off those that
 // could not be. No worker may leave afterwards. A worker that could not be fenced off is recovered
-// when this process has ended.
+// when this process has ended. It is called once.
 func (d *Reaper) Close() error {
 	close(d.closing())
 	d.tasks.Wait()

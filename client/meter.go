@@ -12,14 +12,15 @@ type Meter struct {
 	store Countable // nil: the store has no counters
 
 	// The counters as they were collected last, and buffers for the current ones and the
-	// difference.
+	// difference. nodes is by node. own has the store's order, which never changes: see Countable.
 	calls    uint64
 	nodes    []rdma.NodeCounters
 	own, now []telemetry.Counter
 	diff     telemetry.Process
 }
 
-// NewMeter returns the meter of a worker that has done nothing yet.
+// NewMeter returns the meter of a worker that has done nothing yet. What it takes to open the store
+// is in the first Collect.
 func NewMeter(s Store, q rdma.Queue) *Meter {
 	m := &Meter{queue: q}
 	m.store, _ = s.(Countable)
@@ -27,7 +28,7 @@ func NewMeter(s Store, q rdma.Queue) *Meter {
 }
 
 // Collect adds to p what was counted since the last call: verbs by node, calls, and the store's own
-// counters.
+// counters. Once its buffers are there it allocates nothing.
 func (m *Meter) Collect(p *telemetry.Process) {
 	d := &m.diff
 	d.Nodes, d.Own = d.Nodes[:0], d.Own[:0]

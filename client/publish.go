@@ -26,11 +26,13 @@ type Subject interface {
 // that fails it tries again a second later, with an endpoint of its own, so operations are not
 // affected. A nil Publisher does nothing.
 type Publisher struct {
+	// The rest but stop and ended belongs to the goroutine of run.
 	fabric  rdma.Fabric
 	subject Subject
 	process telemetry.Process
 	ep      rdma.Endpoint
-	// The writer of the pool's telemetry; nil: the telemetry was not found yet.
+	// The writer of the pool's telemetry; nil: the telemetry was not found yet. It outlives the
+	// endpoint: another one goes on with the same places.
 	writer *telemetry.Writer
 	// Closed by Close.
 	stop  chan struct{}
@@ -70,7 +72,9 @@ func newPublisher(f rdma.Fabric, name string, s Subject) *Publisher {
 	return p
 }
 
-// Close removes the process's record from the pool. It must be called before the pool is closed.
+// Close removes the process's record from the pool. It must be called before the pool is closed. A
+// process that ends without it leaves its record, whose place another process takes later: see
+// telemetry.StaleAfter. It is called once.
 func (p *Publisher) Close() {
 	if p != nil {
 		close(p.stop)
@@ -78,6 +82,8 @@ func (p *Publisher) Close() {
 	}
 }
 
+// run has one report in ticks ticks. The time that Tick gets is never 0, which stands for no
+// operation. The tick before a report is announced as the last one.
 func (p *Publisher) run() {
 	defer close(p.ended)
 	tick := time.NewTicker(TickPeriod)
@@ -96,7 +102,8 @@ func (p *Publisher) run() {
 	}
 }
 
-// publish writes a report, if that is possible now.
+// publish writes a report, if that is possible now. A failure needs no more: what was told stays in
+// the process, whose counts are sums, so the next report has it.
 func (p *Publisher) publish() {
 	p.subject.Tell(&p.process)
 	p.process.At = time.Now()
@@ -110,7 +117,8 @@ func (p *Publisher) publish() {
 	}
 }
 
-// ready opens an endpoint and finds the pool's telemetry, unless that is done.
+// ready opens an endpoint and finds the pool's telemetry, unless that is done. What it has got
+// remains if the other fails.
 func (p *Publisher) ready() (err error) {
 	if p.ep == nil {
 		if p.ep, err = rdma.Tell(p.fabric, "telemetry"); err != nil {
@@ -128,6 +136,7 @@ func (p *Publisher) ready() (err error) {
 	return err
 }
 
+// leave gives the places of the process back, where nodes answer.
 func (p *Publisher) leave() {
 	if p.ep == nil {
 		return

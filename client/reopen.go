@@ -17,7 +17,8 @@ const (
 
 // Reopen calls open again while it fails because nodes or the pool's registry are unreachable:
 // usually that is why an operation lost its worker, and it is over soon. It returns when open
-// succeeds or fails otherwise, after two seconds, or when ctx ends.
+// succeeds or fails otherwise, after two seconds, or when ctx ends. open must leave nothing open
+// when it fails.
 func Reopen(ctx context.Context, open func() error) error {
 	until := time.Now().Add(reopenFor)
 	for {

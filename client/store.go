@@ -27,7 +27,8 @@ type Store interface {
 	Update(key, value []byte) error
 	// Delete removes a key that is there; otherwise the error wraps ErrNotFound.
 	Delete(key []byte) error
-	// Close releases what the worker holds in the pool. The Endpoint stays open.
+	// Close releases what the worker holds in the pool. The Endpoint stays open. If it fails the
+	// worker may still own memory, or have a write half done: see Leave.
 	Close() error
 }
 

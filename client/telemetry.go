@@ -22,7 +22,8 @@ const (
 	skipMask = 127
 )
 
-// worker is a store with its endpoint, and what a DB counts of it.
+// worker is a store with its endpoint, and what a DB counts of it. It belongs to the operation that
+// took it, and while it is idle to whatever holds the DB's mutex.
 type worker struct {
 	store Store
 	ep    rdma.Endpoint
@@ -48,7 +49,7 @@ type worker struct {
 	began time.Duration
 }
 
-// begin is called before each operation.
+// begin is called before each operation. It reads the clock only if the operation is timed.
 func (w *worker) begin() {
 	if w.skip--; w.skip < 0 {
 		w.start = w.ep.Now()
@@ -64,14 +65,17 @@ func (w *worker) end(kind telemetry.Kind, err error) {
 	w.answered(&w.ops[kind])
 }
 
-// answered counts an operation that was answered, with its trips.
+// answered counts an operation that was answered, with its trips. So trips of operations that
+// failed count for none: see endSlowly.
 func (w *worker) answered(o *telemetry.Ops) {
 	o.OK++
 	o.Trips += w.count.Trips - w.trips
 	w.trips = w.count.Trips
 }
 
-// endSlowly is end for an operation that was timed, or that failed.
+// endSlowly is end for an operation that was timed, or that failed. Which operation is timed next
+// depends on this one: skip is 0, for the next one, after a slow operation and while the quota of
+// the round lasts.
 func (w *worker) endSlowly(kind telemetry.Kind, err error) {
 	took, timed := time.Duration(0), w.skip < 0
 	if timed {
@@ -103,7 +107,9 @@ func (w *worker) endSlowly(kind telemetry.Kind, err error) {
 	w.trips = w.count.Trips
 }
 
-// untimed returns the number of operations that were answered and have no latency yet.
+// untimed returns the number of operations that were answered and have no latency yet. The latency
+// that is recorded next counts for all of them, so a histogram has as many entries as there were
+// operations, up to those that the next round owes.
 func (w *worker) untimed(kind telemetry.Kind) uint64 {
 	o := &w.ops[kind]
 	n := w.owed[kind] + o.OK
@@ -119,7 +125,8 @@ func Answers(err error) bool {
 	return err == nil || errors.Is(err, ErrNotFound) || errors.Is(err, ErrExists)
 }
 
-// handOver adds the worker's counts to p.
+// handOver adds the worker's counts to p. The caller holds the DB's mutex, and no operation uses
+// the worker.
 func (w *worker) handOver(p *telemetry.Process) {
 	for k := range w.ops {
 		if o := &w.ops[k]; o.OK+o.Failed+o.Unknown > 0 {
@@ -131,7 +138,9 @@ func (w *worker) handOver(p *telemetry.Process) {
 	w.meter.Collect(p)
 }
 
-// book is what a DB publishes about its workers. The DB's mutex guards it.
+// book is what a DB publishes about its workers. The DB's mutex guards it. Rounds make it complete:
+// the last Tick before a report begins one, and each worker hands over once in it, at the end of an
+// operation or when Tell finds it idle.
 type book struct {
 	publisher *Publisher // nil: nothing is published, and nothing counted
 	// Idle workers, and those that become idle, hand over what they counted before this round.
@@ -168,7 +177,7 @@ func (b *book) gave(w *worker) {
 	}
 }
 
-// left notes that a worker is leaving.
+// left notes that a worker is leaving. Its counts would be lost otherwise.
 func (b *book) left(w *worker) {
 	if b.publisher != nil {
 		w.handOver(b.recent)
@@ -187,7 +196,8 @@ func (db *DB) Tick(now time.Duration, last bool) {
 }
 
 // Tell implements Subject. A worker in the middle of an operation has handed over what it did
-// before the last round began.
+// before the last round began. It adds up without the mutex: recent is no other goroutine's once it
+// was replaced by spare.
 func (db *DB) Tell(p *telemetry.Process) {
 	b := &db.book
 	for db.collectIdle() {

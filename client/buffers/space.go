@@ -40,6 +40,8 @@ const MinBytes = 32
 //	arrays of buffers
 //
 // The words are changed by atomics only, and buffers by WRITEs only. All is zero in a new pool.
+// The count only rises, so a count that was read earlier is a lower bound. The fields come from the
+// pool's header: all clients must compute the same addresses.
 type Space struct {
 	Base     uint64 // offset on each node, a multiple of 8
 	Segments int    // of each node
@@ -55,7 +57,9 @@ func (s *Space) Size() uint64 {
 }
 
 // Tables returns how many bytes at the front of the space must be backed by memory when the pool is
-// made. Buffers are backed when they are handed out.
+// made. Buffers are backed when they are handed out. The node backs a chunk before it hands the
+// chunk out, so a full machine is rdma.ErrFull for the client that asked, and no fault at a later
+// WRITE.
 func (s *Space) Tables() uint64 { return uint64(s.Segments)*segmentWords + 8 }
 
 // Segment returns the segment that a number picks.
@@ -63,7 +67,8 @@ func (s *Space) Segment(number uint64) int { return int(number % uint64(s.Segmen
 
 // Resolve returns the address of a buffer in the segment that a number picks. For 0, and for a
 // pointer beyond the segment, which only damage creates, it returns the address of some other
-// buffer.
+// buffer. No pointer leads out of the segment: a READ beyond registered memory would take the
+// connection down.
 func (s *Space) Resolve(node int, number uint64, pointer uint16) rdma.Addr {
 	return s.at(node, s.Segment(number), pointer)
 }
@@ -137,6 +142,9 @@ var le = binary.LittleEndian
 //	10  number of pointers, 2 bytes
 //	16  pointers, 2 bytes each
 //
+// The bundle's own pointer is not in its list: it is in the stack's word, or in the bundle above. A
+// client does not know a bundle's length before it reads it, so it reads the space's longest.
+//
 // The tag of the stack's word rises with each change. So a CAS succeeds only if the bundle that the
 // client has read is on top and was there all the time (no ABA). 48 bits of tag last for years.
 const (
@@ -147,10 +155,11 @@ const (
 // listed returns how many pointers a bundle of this space has at most.
 func (s *Space) listed() int { return min((s.Bytes-bundleHeader)/2, mostListed) }
 
-// bundleBytes returns the length of a bundle with so many pointers.
+// bundleBytes returns the length of a bundle with so many pointers. It is a whole number of words:
+// the checksum covers the padding, which is zero.
 func bundleBytes(pointers int) int { return bundleHeader + (2*pointers+7)&^7 }
 
-// encodeBundle writes a bundle to p.
+// encodeBundle writes a bundle to p. p is memory of the caller's batch, of undefined content.
 func encodeBundle(p []byte, next uint16, pointers []uint16) {
 	clear(p)
 	le.PutUint16(p[8:], next)
@@ -162,7 +171,8 @@ func encodeBundle(p []byte, next uint16, pointers []uint16) {
 }
 
 // decodeBundle appends the pointers of a bundle to a list. It reports false if the checksum is
-// wrong: then p is no bundle.
+// wrong: then p is no bundle. p may also be torn, or a buffer that a client fills again: then
+// nothing in it can be trusted, its number of pointers included.
 func decodeBundle(p []byte, list []uint16) (next uint16, pointers []uint16, ok bool) {
 	n := int(le.Uint16(p[10:]))
 	if bundleBytes(n) > len(p) || le.Uint64(p) != xxhash.Sum64(p[8:bundleBytes(n)]) {

@@ -9,11 +9,17 @@ import (
 )
 
 // Sweeper is the master's part in a sweep: see package kit. It belongs to the master's task.
+//
+// The order of a sweep, for all nodes that are not gone: Count; then the epoch begins, with a busy
+// view, and earlier ones are fenced off; Begin; then Garbage and Free of each segment. Each step
+// may fail, and a master may die between any two: the next sweep begins with Count again.
 type Sweeper struct {
 	*Space
 	ep      rdma.Endpoint
 	timeout time.Duration
-	// By node and segment: how many buffers were handed out when Count counted them.
+	// By node and segment: how many buffers were handed out when Count counted them. A node that
+	// did not answer keeps its last count, or 0: what it handed out since is left to the next
+	// sweep.
 	handed [][]int
 }
 
@@ -55,7 +61,8 @@ const (
 	askBits = 2
 )
 
-// changeRequests changes a node's word of requests.
+// changeRequests changes a node's word of requests. A word that needs no change costs the READ
+// only. A CAS that fails returns what the next one expects.
 func (s *Space) changeRequests(ep rdma.Endpoint, node int, within time.Duration, next func(word uint64) uint64) error {
 	word, err := rdma.ReadWord(ep, stepAsk, s.asked(node), within)
 	for err == nil && next(word) != word {
@@ -83,13 +90,15 @@ func (s *Sweeper) Asked(node int) (uint64, error) {
 	return word & (1<<askBits - 1), nil
 }
 
-// Heard forgets that clients asked for an epoch without a sweep.
+// Heard forgets that clients asked for an epoch without a sweep. A request for a sweep remains.
 func (s *Sweeper) Heard(node int) error {
 	return s.changeRequests(s.ep, node, s.timeout, func(word uint64) uint64 { return word &^ AskFence })
 }
 
 // Begin writes down that an epoch is swept, and forgets that clients asked: those that ask from now
-// on need another sweep.
+// on need another sweep. Requests that come after it stay when it is repeated for the same epoch.
+// The epoch is written down first and examined later: clients learn from it whether they still own
+// what they got (R1 of package kit), so the word must not be late.
 func (s *Sweeper) Begin(node int, epoch uint64) error {
 	return s.changeRequests(s.ep, node, s.timeout, func(word uint64) uint64 {
 		if word>>askBits == epoch {
@@ -101,7 +110,8 @@ func (s *Sweeper) Begin(node int, epoch uint64) error {
 
 // Garbage returns the buffers of a segment of a node that have no owner: those that were handed out
 // when they were counted, less those that are free and those that something names. The view is
-// busy, and earlier epochs are fenced off.
+// busy, and earlier epochs are fenced off. Clients may take new buffers meanwhile: those lie behind
+// the count.
 func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([]uint16, error) {
 	free, err := s.Walk(s.ep, node, segment, s.timeout)
 	if err != nil {
@@ -117,6 +127,7 @@ func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([
 		if !known[p] && !named(p) {
 			garbage = append(garbage, p)
 		}
+		// The next p would be 0 again.
 		if p == MaxBuffers {
 			break
 		}
@@ -125,7 +136,8 @@ func (s *Sweeper) Garbage(node, segment int, named func(pointer uint16) bool) ([
 }
 
 // Free gives buffers back in bundles. No client changes the stack, since the view is busy. A crash
-// leaves the buffers that are not in the stack yet as garbage, for the next sweep.
+// leaves the buffers that are not in the stack yet as garbage, for the next sweep. The list aliases
+// pointers, which are the sweeper's from here on.
 func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
 	w := Worker{Space: s.Space, ep: s.ep, timeout: s.timeout}
 	l := &list{node: node, segment: segment, free: pointers}
@@ -148,6 +160,10 @@ func (s *Sweeper) Free(node, segment int, pointers []uint16) error {
 }
 
 // pushed waits until a bundle is in the stack.
+//
+// If the answer is lost the bundle may be in the stack or not. The sweep ends with the error, and
+// the next one walks the stack anew. A CAS that lands later than that is impossible: the next sweep
+// fences this epoch off.
 func (s *Sweeper) pushed(l *list) error {
 	b := l.pushing
 	defer b.Release()

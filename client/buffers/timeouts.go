@@ -22,7 +22,8 @@ const (
 )
 
 // Patience returns how long a node is asked for buffers. Before any node has answered it is the
-// timeout.
+// timeout. It bounds the calls and CASes, of which a lost answer costs buffers: they are abandoned
+// to the next sweep.
 func (w *Worker) Patience() time.Duration {
 	if w.longest == 0 {
 		return w.timeout
@@ -46,7 +47,8 @@ func (w *Worker) readTimeout(node int) time.Duration {
 	return w.Patience()
 }
 
-// needed reports whether a silent node must be asked all the same.
+// needed reports whether a silent node must be asked all the same. It is if the step fails without
+// that node, or if others are silent, too.
 func (w *Worker) needed(node int) bool {
 	return w.slow != nil && (w.slow() == 0 || w.othersSilent(node))
 }
@@ -62,7 +64,8 @@ func (w *Worker) othersSilent(node int) bool {
 	return false
 }
 
-// supply fills an empty list, unless its node is silent and others can replace it.
+// supply fills an empty list, unless its node is silent and others can replace it. Any answer ends
+// the silence, also one that there is no buffer: only a timeout costs the next operations time.
 func (w *Worker) supply(l *list, busy bool) error {
 	until := &w.silent[l.node]
 	if *until != 0 && w.ep.Now() < *until && !w.needed(l.node) {

@@ -12,13 +12,15 @@ import (
 type Free struct {
 	// Buffers that were handed out at least once: 1 to Handed.
 	Handed int
-	// Those of them that were given back, bundles included.
+	// Those of them that were given back, bundles included. The order is that of the stack, from
+	// the top.
 	Pointers []uint16
 }
 
 // Walk reads which buffers of a node's segment are free. Clients may work on other segments; if
 // this one changes meanwhile the result is meaningless. The error wraps client.ErrDamaged if the
-// stack is damaged.
+// stack is damaged. Under a busy view the count may rise meanwhile, but no client changes the stack
+// (R2), so what the stack names was handed out before the count was read.
 func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration) (Free, error) {
 	var f Free
 	top := stack(0)
@@ -41,7 +43,8 @@ func (s *Space) Walk(ep rdma.Endpoint, node, segment int, timeout time.Duration)
 }
 
 // walkBundle adds the buffers of a bundle. A buffer that appears twice is damage, which also bounds
-// the walk.
+// the walk. The master's sweep relies on that: it frees what no bundle has, so a bundle that cannot
+// be read must end the sweep.
 func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, timeout time.Duration, f *Free,
 	seen []bool) (next uint16, err error) {
 	bundle, err := rdma.ReadBytes(ep, stepWalk, s.at(node, segment, pointer), bundleBytes(s.listed()), timeout)
@@ -64,7 +67,8 @@ func (s *Space) walkBundle(ep rdma.Endpoint, node, segment int, pointer uint16, 
 	return next, nil
 }
 
-// Handed returns how many buffers of a node were handed out at least once.
+// Handed returns how many buffers of a node were handed out at least once. It may be used while
+// clients work: it is a lower bound then.
 func (s *Space) Handed(ep rdma.Endpoint, node int, timeout time.Duration) (n uint64, err error) {
 	words, err := rdma.ReadBytes(ep, stepWalk, rdma.At(node, s.Base), s.Segments*segmentWords, timeout)
 	if err != nil {

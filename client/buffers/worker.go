@@ -16,23 +16,26 @@ import (
 type Worker struct {
 	*Space
 	ep rdma.Endpoint
-	// Bound of each request to a node.
+	// Bound of each request to a node. It also bounds all of Close and Land.
 	timeout time.Duration
 	// The longest time that a node took for new buffers.
 	longest time.Duration
-	// By node: until when it is not asked for buffers; 0: it is.
+	// By node: until when it is not asked for buffers; 0: it is. Times are those of ep's clock.
 	silent []time.Duration
-	// By node and segment; nil: not needed yet.
+	// By node and segment; nil: not needed yet. The index is node * Segments + segment.
 	lists  []*list
 	stats  Stats
 	member *kit.Member
-	// The epoch in which the worker got what it has.
+	// The epoch in which the worker got what it has. Without a member it does not matter: the pool
+	// is not swept.
 	epoch uint64
-	// See SetHedgeDelay.
+	// See SetHedgeDelay. nil: READs wait for as long as Patience, too.
 	slow func() time.Duration
 }
 
-// Stats are counts of a worker. They only grow.
+// Stats are counts of a worker. They only grow. Lost counts what the worker had. It does not count
+// what it may have got without an answer: by the CAS that takes a bundle, or by the call for new
+// buffers.
 type Stats struct {
 	Fresh   uint64 // buffers that no client had used before
 	Taken   uint64 // buffers out of bundles
@@ -50,13 +53,16 @@ type list struct {
 	head int
 	// The stack's word as it was last read or written.
 	top stack
-	// The batch that gives out back, in the background; nil: none.
+	// The batch that gives out back, in the background; nil: none. While it is in flight its
+	// buffers are in out only, so that they cannot be handed out.
 	pushing *rdma.Batch
 	out     []uint16
 }
 
 // mostKept bounds a list: what exceeds it is given back. So a client owns at most as many buffers
-// of a node's segment, and one bundle that it is giving back.
+// of a node's segment, and one bundle that it is giving back. While a node does not answer a push,
+// no second one starts, and the list may grow beyond that. The second term keeps some buffers in
+// hand behind the push of a full bundle.
 func (s *Space) mostKept() int { return max(4*s.chunk(), 2*(s.listed()+1)) }
 
 // Open returns the worker of an endpoint. Each request to a node ends within the timeout.
@@ -71,7 +77,8 @@ func (w *Worker) Follow(m *kit.Member) { w.member, w.epoch = m, m.Epoch }
 
 // busy reports whether only buffers may be taken that were never handed out, and none be given
 // back. When the member has joined another epoch, and one may have been swept since, the worker has
-// nothing any more.
+// nothing any more. Allocate, Give and Close ask first, since the member may have joined another
+// view since the last call.
 func (w *Worker) busy() bool {
 	if w.member == nil {
 		return false
@@ -99,6 +106,8 @@ func (w *Worker) list(node, segment int) *list {
 
 func (l *list) len() int { return len(l.free) - l.head }
 
+// put appends. It moves the list to the front of its array only where the array would grow, so a
+// list of steady length allocates nothing.
 func (l *list) put(pointers ...uint16) {
 	if l.head > 0 && len(l.free)+len(pointers) > cap(l.free) {
 		l.free = l.free[:copy(l.free, l.free[l.head:])]
@@ -116,7 +125,8 @@ func (l *list) take() uint16 {
 // Allocate returns a buffer on a node, of the segment that a number picks: the one that the worker
 // has had for the longest time. If it has none it takes a bundle that others gave back, or new
 // buffers, which costs trips. The error wraps client.ErrFull if there is none, or is one of the
-// node's; then no buffer was handed out.
+// node's; then no buffer was handed out. The content of the buffer is undefined, and readers of its
+// former use may still read it.
 func (w *Worker) Allocate(node int, number uint64) (pointer uint16, at rdma.Addr, err error) {
 	// Another epoch takes away what the worker has: see R1.
 	busy := w.busy()
@@ -131,7 +141,7 @@ func (w *Worker) Allocate(node int, number uint64) (pointer uint16, at rdma.Addr
 }
 
 // Give takes over a buffer that no word points to, with none of its verbs in flight. The pointer 0
-// is ignored.
+// is ignored. It takes no trip: what exceeds the bound is given back in the background.
 func (w *Worker) Give(node int, number uint64, pointer uint16) {
 	if pointer == 0 {
 		return
@@ -150,7 +160,9 @@ func (w *Worker) Give(node int, number uint64, pointer uint16) {
 	}
 }
 
-// refill fills an empty list: from a push that failed, from the stack, or with new buffers.
+// refill fills an empty list: from a push that failed, from the stack, or with new buffers. Buffers
+// that others gave back come before new ones: they have memory already, and the count of new ones
+// never falls.
 func (w *Worker) refill(l *list, busy bool) error {
 	w.settle(l)
 	if l.len() > 0 {
@@ -207,7 +219,8 @@ func (w *Worker) Swept(node int) (uint64, error) {
 }
 
 // grow takes a chunk of new buffers, which the node backs with memory before it hands them out. A
-// crash of either side after that leaves a chunk without an owner, for a sweep.
+// crash of either side after that leaves a chunk without an owner, for a sweep. If the answer is
+// lost it is the same: the node may have handed the chunk out.
 func (w *Worker) grow(l *list) error {
 	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow,
 		Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
@@ -236,6 +249,9 @@ const popAttempts = 16
 // pop takes the bundle on top of the stack, of which the word was just read. It reports false if
 // there is none. The CAS validates the READ of the bundle: if it succeeds the bundle was on top all
 // the time.
+//
+// If the answer of the CAS is lost the bundle may be off the stack, and its buffers have no owner
+// until a sweep. The same holds if the client crashes before it has used them.
 func (w *Worker) pop(l *list) (ok bool, err error) {
 	for range popAttempts {
 		pointer := l.top.pointer()
@@ -267,7 +283,8 @@ func (w *Worker) pop(l *list) (ok bool, err error) {
 	return false, nil
 }
 
-// look reads the stack's word.
+// look reads the stack's word. A push that finds the word changed learns it from its CAS, and does
+// not look.
 func (w *Worker) look(l *list, within time.Duration) error {
 	top, err := rdma.ReadWord(w.ep, stepReadStack, w.top(l.node, l.segment), within)
 	if err == nil {
@@ -276,7 +293,8 @@ func (w *Worker) look(l *list, within time.Duration) error {
 	return err
 }
 
-// swap replaces the top of the stack by next, unless the stack has changed.
+// swap replaces the top of the stack by next, unless the stack has changed. A CAS that fails
+// returns the new top, which the next attempt expects.
 func (w *Worker) swap(l *list, next uint16) (bool, error) {
 	b := w.ep.Batch()
 	defer b.Release()
@@ -296,6 +314,10 @@ func (w *Worker) swap(l *list, next uint16) (bool, error) {
 // push starts to give back a bundle of the oldest buffers, by a WRITE and a CAS in one chain: the
 // bundle is there before the stack names it. The buffers belong to the worker until the CAS is
 // known to have succeeded.
+//
+// The list has a buffer at least, and no push is in flight. What a crash leaves: all of the bundle
+// in the stack, or all of it without an owner. If the CAS fails, only the content of a buffer of
+// the worker's own has changed.
 func (w *Worker) push(l *list) error {
 	n := min(l.len()-1, w.listed())
 	l.out = append(l.out[:0], l.free[l.head:l.head+n+1]...)
@@ -317,7 +339,8 @@ func (w *Worker) push(l *list) error {
 }
 
 // settle takes the result of a push, if it is known. A push that failed may have taken effect, so
-// its buffers are left to a sweep.
+// its buffers are left to a sweep. If the CAS found another top the buffers are the worker's again,
+// the newest in its list now. The word that the CAS found is what the next push expects.
 func (w *Worker) settle(l *list) {
 	b := l.pushing
 	if b == nil || !b.Finished() {
@@ -355,7 +378,9 @@ func (w *Worker) Close() error {
 }
 
 // Land gives back all that the worker owns. It returns an error if something may still be in flight
-// afterwards. What a dead node does not take is lost.
+// afterwards. What a dead node does not take is lost. The master calls it in a sweep: a push that
+// landed after the stacks were walked would put buffers there that the sweep has found to be
+// garbage.
 func (w *Worker) Land() error {
 	err := w.giveBack()
 	for _, l := range w.lists {
@@ -370,7 +395,8 @@ func (w *Worker) Land() error {
 	return nil
 }
 
-// giveBack pushes all lists until they are empty or the time is over.
+// giveBack pushes all lists until they are empty or the time is over. That takes a trip for each
+// bundle of the longest list, and one more where others were faster.
 func (w *Worker) giveBack() error {
 	began := w.ep.Now()
 	for {
@@ -402,7 +428,7 @@ func (w *Worker) giveBack() error {
 // only: other clients may have changed their stacks, so that pushes there must be repeated.
 const turns = 16
 
-// await waits for the pushes in flight.
+// await waits for the pushes in flight. Errors of verbs are settle's to examine.
 func (w *Worker) await(until time.Duration) error {
 	for _, l := range w.lists {
 		if l == nil || l.pushing == nil {
@@ -416,7 +442,8 @@ func (w *Worker) await(until time.Duration) error {
 	return nil
 }
 
-// abandon counts as lost what could not be given back, and forgets it.
+// abandon counts as lost what could not be given back, and forgets it. A push in flight may still
+// land: its batch owns its memory until then.
 func (w *Worker) abandon() {
 	for _, l := range w.lists {
 		if l == nil {

@@ -59,7 +59,8 @@ type Client struct {
 	Do   func(step rdma.Step, b *rdma.Batch) error
 	Drop func(b *rdma.Batch)
 	// Late means that a node may still hand out a chunk to the client, and nothing can wait for
-	// that. Then the client must be recovered, once nothing of it is in flight.
+	// that. Then the client must be recovered, once nothing of it is in flight. A worker that
+	// closes reads the table too early then.
 	Late bool
 }
 
@@ -71,8 +72,8 @@ const (
 )
 
 // Fresh asks a node for one of its first count chunks that was never used, beginning at from. It
-// reports false if there is none. The node owns the count of used chunks, so no two clients get the
-// same one.
+// reports false if there is none. The node takes it by a CAS of a word that is 0 (node.ProcAlloc),
+// so no two clients get the same one.
 func (c *Client) Fresh(a *Arena, n, class, count int, from uint64, within time.Duration) (Chunk, bool, error) {
 	r := rdma.Request{Step: c.Steps.Claim, Proc: node.ProcAlloc}
 	r.Arg = [6]uint64{a.Table, uint64(count), a.First, a.Bytes, uint64(class), from | node.Uncounted}
@@ -126,6 +127,10 @@ func (c *Client) Left(a *Arena, n, most int, skip func(Chunk) bool, f func(some 
 
 // Claim takes the chunks of which the word is still as given. It returns these with their new
 // words. It allocates the list.
+//
+// What a lost answer leaves: any of the words may name the client, and the lists of the client do
+// not have these chunks. They stay its own until it closes, or is recovered: both read the table,
+// see Of. A crash leaves the same.
 func (c *Client) Claim(a *Arena, list []Chunk) (got []Chunk, err error) {
 	err = c.swap(c.Steps.Claim, a, list, c.ID, func(mine Chunk) { got = append(got, mine) })
 	if err != nil {
@@ -135,7 +140,8 @@ func (c *Client) Claim(a *Arena, list []Chunk) (got []Chunk, err error) {
 }
 
 // Free gives back the chunks of which the word is still as given. For others the client is not the
-// owner any more.
+// owner any more. If the answer is lost the CASes may have landed, or may land later: the caller
+// must not use the chunks from then on.
 func (c *Client) Free(a *Arena, list []Chunk) error {
 	if err := c.swap(c.Steps.Free, a, list, node.Left, func(Chunk) {}); err != nil {
 		return fmt.Errorf("free %d chunks: %w", len(list), err)
@@ -145,6 +151,9 @@ func (c *Client) Free(a *Arena, list []Chunk) error {
 
 // swap changes the owner of the chunks of which the word is still as given, and calls f for each of
 // them.
+//
+// There is no order between the words, and any part of them may have changed when an error ends it.
+// Words of different chunks do not depend on each other.
 func (c *Client) swap(step rdma.Step, a *Arena, list []Chunk, owner rdma.ClientID, f func(Chunk)) error {
 	for len(list) > 0 {
 		some := list[:min(mostAtOnce, len(list))]
@@ -179,7 +188,8 @@ func (c *Client) Of(a *Arena, n int, owner rdma.ClientID) (list []Chunk, err err
 	return list, err
 }
 
-// Read returns the words of all chunks of a node.
+// Read returns the words of all chunks of a node. They are not of one moment. That is enough: each
+// change of a word expects the word as it was read.
 func (c *Client) Read(a *Arena, n int) (all []node.Entry, err error) {
 	for len(all) < int(a.Count) {
 		some, err := c.read(a, n, len(all))

@@ -23,7 +23,8 @@ const (
 type Held struct {
 	Chunk
 	Arena *Arena
-	// Items has the state of each item, by its place in the chunk.
+	// Items has the state of each item, by its place in the chunk. The pool has no such state: it
+	// is lost with the worker, and a scan finds what is free.
 	Items []State
 	// Listed counts the items that are in a list of the worker, and Kept those of them that no new
 	// object takes.
@@ -110,7 +111,7 @@ type Holdings struct {
 func (o *Holdings) Held(a *Arena, n, index int) *Held { return o.held[a.Word(n, index)] }
 
 // Share is how many chunks of a kind a worker takes on a node while it has items there. All workers
-// together leave half of the pool.
+// together leave half of the pool. Then other workers find chunks though no worker gives any back.
 func (o *Holdings) Share(a *Arena) int { return max(keepChunks, int(a.Count)/(2*o.Clients)) }
 
 // Add notes that the worker has a chunk.
@@ -177,6 +178,8 @@ func (o *Holdings) ClaimLeft(h *Heap, a *Arena, class, n int, skip func(Chunk) b
 // claim takes chunks, and scans them. It keeps those in which it finds something, until that is
 // enough together with what was found before, and no more than the worker's share. The rest it
 // gives back.
+//
+// If the scan fails the chunks stay the worker's, and a later scan lists what is free there.
 func (o *Holdings) claim(h *Heap, a *Arena, some []Chunk, before int) (found int, err error) {
 	got, err := o.Claim(a, some)
 	if err != nil {

@@ -253,7 +253,7 @@ func (c *Client) spare(r int) (rdma.Addr, error) {
 }
 
 // giveSpares gives back the buffers that the operation owns: those that were not needed, and those
-// that its CASes replaced.
+// that its CASes replaced. None of them has a verb in flight: owned has taken those out.
 func (c *Client) giveSpares() {
 	c.follow()
 	for r := range c.Replicas {

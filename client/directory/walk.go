@@ -64,7 +64,8 @@ func (c *Client) Walk(visit func(f *Found) error) error {
 // Words calls visit for each buffer that a word names, and settles nothing. A buffer that no word
 // names, and that no client owns, is never named again. skip reports whether a node that does not
 // answer may be left out; otherwise the error wraps rdma.ErrNodeDown. The caller must have called
-// Land, so that no verb of this client is in flight.
+// Land, so that no verb of this client is in flight. A sweep relies on that: it frees such buffers
+// before the walk allocates some.
 func (c *Client) Words(visit func(h Held), skip func(node int) bool) error {
 	silent := make([]bool, c.Nodes)
 	for bucket := range c.Buckets {
@@ -90,9 +91,9 @@ func (c *Client) Land() error {
 	return c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)
 }
 
-// words reads the words of all replicas on nodes that are not silent, and adds those to silent
-// that do not answer now. A node that may still answer is added only if no other node is the
-// reason that the step failed.
+// words reads the words of all replicas on nodes that are not silent, and adds those to silent that
+// do not answer now. A node that may still answer is added only if no other node is the reason that
+// the step failed. The words of silent ones are 0 afterwards, which says nothing.
 func (c *Client) words(silent []bool) error {
 	for range c.Replicas + 1 { // each round but the last one finds a silent node
 		from := c.all()

@@ -1,6 +1,15 @@
 // Package quorum asks replicas: only a majority first, and all when one is slow (SWARM, section 6).
 // So a node that dies costs one step the time of the timer, and later steps nothing. Its users
 // decide what is asked and which answers count.
+//
+// The order within a step: all chains of a turn are posted in one batch, and do not depend on each
+// other. A replica is asked again only when its last chain is complete. So its chains do not
+// overtake each other, and a user knows what a replica's word held before it makes the next CAS of
+// it. There is no order between replicas.
+//
+// Where a step ends early, the chains that were posted and have no answer may land at any later
+// time, unless a fence of the pool's view drops them. Unresolved keeps them. A client that crashes
+// in the middle leaves the effect of any of the step's chains, each up to any of its ops.
 package quorum
 
 import (
@@ -56,14 +65,16 @@ type Quorum struct {
 	stats   Stats
 	avoid   kit.SlowNodes // those that are asked last
 
-	// The batches of the step, of which n are used. turn is the one that is waited for.
+	// The batches of the step, of which n are used. turn is the one that is waited for. Those with
+	// answers stay until the next step, since answers refer to their buffers.
 	flights [MaxReplicas]flight
 	n       int
 	turn    int
 	// The state of each replica in the step. idle: not asked yet. again: to be asked once more.
 	// flying: asked, and not answered. done: it counts. refused: it will not count. unsent: asked
 	// in a batch that was not posted. late: asking ended in a timeout, so it may be asked once
-	// more.
+	// more. A replica is in one of idle, again, flying, done and refused at most; in none of them
+	// it has failed. unsent and late say more of those that have no answer.
 	idle    Mask
 	again   Mask
 	flying  Mask
@@ -71,7 +82,8 @@ type Quorum struct {
 	refused Mask
 	unsent  Mask
 	late    Mask
-	// The late ones were asked once more.
+	// The late ones were asked once more: the step fails without them, so ask may wait longer for a
+	// node: see HedgeDelay.
 	last bool
 	// By replica: how often it was asked.
 	asked [MaxReplicas]int
@@ -80,7 +92,7 @@ type Quorum struct {
 	// The step has sent something.
 	posted bool
 	since  time.Duration
-	// Why the last replica failed.
+	// Why the last replica failed. It is wrapped when the step ends with too few answers.
 	err error
 }
 
@@ -90,12 +102,13 @@ type flight struct {
 	b      *rdma.Batch
 	chains [MaxReplicas]Chain
 	n      int
-	// Replicas with an answer that was not examined yet.
+	// Replicas of which no answer was examined yet: the chain is in flight, or complete.
 	left   Mask
 	posted bool
 }
 
-// Chain is what a step asked one replica: the ops First to End-1 of a batch.
+// Chain is what a step asked one replica: the ops First to End-1 of a batch. They are posted in
+// their order to one node, where only what follows a READ or a CAS may pass it.
 type Chain struct{ Replica, First, End int }
 
 // Verdict says what an answer means for the step.
@@ -144,7 +157,8 @@ func (q *Quorum) HedgeDelay() time.Duration {
 // Timeout returns the bound of a step by the options.
 func (q *Quorum) Timeout() time.Duration { return q.timeout }
 
-// Done returns the replicas that counted in the last step.
+// Done returns the replicas that counted in the last step. Other replicas that were asked may have
+// changed as well.
 func (q *Quorum) Done() Mask { return q.done }
 
 // Posted reports whether the last step has sent anything. If not, it had no effect.
@@ -154,10 +168,11 @@ func (q *Quorum) Posted() bool { return q.posted }
 func (q *Quorum) Refused() Mask { return q.refused }
 
 // Flying returns the replicas that the last step asked without getting an answer: see Unresolved.
+// Their chains may take effect at any later time.
 func (q *Quorum) Flying() Mask { return q.flying }
 
 // Unsent returns the replicas of which the last step did not send the chains, because it failed
-// before.
+// before. These had no effect and never will: what they name is the caller's still.
 func (q *Quorum) Unsent() Mask { return q.unsent }
 
 // Gather asks replicas of the set from, until need of them are done. at has the addresses of all
@@ -166,6 +181,10 @@ func (q *Quorum) Unsent() Mask { return q.unsent }
 // rdma.ErrNodeDown or rdma.ErrTimeout the replica counts as dead; any other error ends the step.
 // What is in flight when Gather returns stays in flight: see Unresolved. The batches are valid
 // until the next step.
+//
+// A step ends as soon as need are done, so slower answers are not waited for, and not judged. It
+// fails with q.err once too few replicas are left; until then it waits, for Limit at most once it
+// is wide.
 func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int,
 	ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
@@ -206,7 +225,8 @@ func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, ne
 	}
 }
 
-// turnOver asks the replicas in next, and examines the next answers of any replica.
+// turnOver asks the replicas in next, and examines the next answers of any replica. If nothing is
+// in flight it returns at once: asking has failed for all of them.
 func (q *Quorum) turnOver(step rdma.Step, at []rdma.Addr, first int, next Mask, ask func(b *rdma.Batch, r int) error,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	if next != 0 {
@@ -225,6 +245,10 @@ func (q *Quorum) turnOver(step rdma.Step, at []rdma.Addr, first int, next Mask, 
 
 // rejoin continues a step in the next epoch if it was fenced off. Batches with answers are kept,
 // since the user may read from them.
+//
+// A replica that was asked and did not answer is asked again, though its chain may have landed
+// before the fence did. So a user's chains must be such that the second one notices what the first
+// one did, by the CAS or by a READ.
 func (q *Quorum) rejoin(err error) error {
 	if q.Rejoin == nil || !errors.Is(err, rdma.ErrStale) {
 		return err
@@ -277,7 +301,8 @@ func next(r, n int) int {
 }
 
 // send asks the replicas in to, in one batch. A replica that ask fails for is left out, and counts
-// as dead.
+// as dead. Any other error of ask ends the step; then nothing of the batch was posted, and to is
+// unsent.
 func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch, r int) error) error {
 	b := q.ep.Batch()
 	f := &q.flights[q.n]
@@ -296,6 +321,7 @@ func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask fu
 		switch err := ask(b, r); {
 		case err == nil:
 			f.left |= Only(r)
+		// What ask has added before, such as a READ, is posted with the batch, and not examined.
 		case errors.Is(err, rdma.ErrNodeDown), errors.Is(err, rdma.ErrTimeout):
 			if !q.last && errors.Is(err, rdma.ErrTimeout) {
 				q.late |= Only(r)
@@ -328,7 +354,8 @@ func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask fu
 	return nil
 }
 
-// fail treats a replica as dead in this step.
+// fail treats a replica as dead in this step. Its node is asked last for a while, also by later
+// steps.
 func (q *Quorum) fail(at []rdma.Addr, r int, err error) {
 	q.err = err
 	q.widen(at, 0)
@@ -336,7 +363,8 @@ func (q *Quorum) fail(at []rdma.Addr, r int, err error) {
 }
 
 // await waits for a whole batch as long as no replica is slow. Once the step is wide it waits for
-// the next answer of any batch, in turns, the latest first.
+// the next answer of any batch, in turns, the latest first. A wait of timer.slow that ends in a
+// timeout is no error: it widens the step, or, in a wide one, gives the next batch its turn.
 func (q *Quorum) await(at []rdma.Addr) error {
 	if q.wide && q.ep.Now()-q.since > q.Limit {
 		return fmt.Errorf("wait for replicas for %v: %w", q.Limit, rdma.ErrTimeout)
@@ -360,7 +388,8 @@ func (q *Quorum) await(at []rdma.Addr) error {
 	return err
 }
 
-// widen makes the step ask all replicas. The slow ones are asked last for a while.
+// widen makes the step ask all replicas. The slow ones are asked last for a while. since is set
+// once: the Limit counts from the first trouble of the step.
 func (q *Quorum) widen(at []rdma.Addr, slow Mask) {
 	now := q.ep.Now()
 	if !q.wide {
@@ -378,7 +407,8 @@ func (q *Quorum) widen(at []rdma.Addr, slow Mask) {
 	}
 }
 
-// completed reports whether all ops of a chain are complete.
+// completed reports whether all ops of a chain are complete. Its ops may be read from then on,
+// whether or not the batch is complete.
 func completed(b *rdma.Batch, ch Chain) bool {
 	for i := ch.First; i < ch.End; i++ {
 		if !b.Completed(i) {
@@ -388,7 +418,8 @@ func completed(b *rdma.Batch, ch Chain) bool {
 	return true
 }
 
-// harvest judges the chains that are complete.
+// harvest judges the chains that are complete. All that are complete are judged, also where the
+// step has enough: they are its answers, and no longer in flight.
 func (q *Quorum) harvest(at []rdma.Addr, answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	for i := range q.n {
 		f := &q.flights[i]
@@ -413,7 +444,8 @@ func (q *Quorum) harvest(at []rdma.Addr, answer func(r int, b *rdma.Batch, ch Ch
 
 // makeRoom releases batches without pending answers if all flights are used. That happens only in a
 // step that asked replicas again; its user must not rely on what it read before. The other batches
-// are kept.
+// are kept. There is room afterwards: at most one chain a replica is in flight, and the batches
+// with no pending answer go.
 func (q *Quorum) makeRoom() {
 	if q.n < len(q.flights) {
 		return
@@ -431,7 +463,8 @@ func (q *Quorum) makeRoom() {
 }
 
 // judge judges one replica's chain. A dead node is made up for by other replicas; any other error
-// ends the step.
+// ends the step. An op that failed with ErrNodeDown may have landed: the replica is not done, and
+// does not count as refused.
 func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	r := ch.Replica
@@ -470,7 +503,8 @@ func (q *Quorum) Forget() {
 	q.flying, q.done, q.refused, q.unsent, q.posted = 0, 0, 0, 0, false
 }
 
-// Release releases the last step's batches. What is in flight stays in flight.
+// Release releases the last step's batches. What is in flight stays in flight. Each batch owns its
+// buffers until the last straggler has landed.
 func (q *Quorum) Release() {
 	for i := range q.n {
 		q.flights[i].b.Release()

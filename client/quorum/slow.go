@@ -11,5 +11,6 @@ func (q *Quorum) MarkSlow(node int) { q.markSlow(node, q.ep.Now()) }
 
 func (q *Quorum) markSlow(node int, now time.Duration) { q.avoid.Mark(node, now+slowFor*q.timer.slow) }
 
-// IsSlow reports whether a node is asked last. It looks at the clock only when there is one.
+// IsSlow reports whether a node is asked last. It looks at the clock only when there is one. It is
+// a hint: nodes that are slow are asked all the same where too few others are left.
 func (q *Quorum) IsSlow(node int) bool { return q.avoid.Has(node, q.ep) }

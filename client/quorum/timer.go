@@ -11,11 +11,13 @@ import (
 // longer ones slowly, so that a dead node, for which each step that meets it waits, does not drive
 // it up.
 type timer struct {
+	// How long a step waits before it is wide: slowTrips * usual, within its bounds, unless fixed.
 	slow time.Duration
 	// The options set slow.
 	fixed bool
 	// How long a step usually takes; 0: none was timed.
 	usual time.Duration
+	// The steps that began; it may wrap.
 	steps uint
 }
 
@@ -40,6 +42,8 @@ func (t *timer) follow() {
 // unmeasured stands for the beginning of a step that is not timed.
 const unmeasured = time.Duration(-1 << 63)
 
+// begin returns when a step that is timed begins, or else unmeasured. The clock is read for timed
+// steps only; a worker's first one is.
 func (t *timer) begin(env rdma.Env) time.Duration {
 	t.steps++
 	if t.fixed || t.steps%measured != 1 {
@@ -49,7 +53,9 @@ func (t *timer) begin(env rdma.Env) time.Duration {
 }
 
 // end takes a measurement, which changes usual by a quarter at most. So a wrong one, such as after
-// the clock was set, is corrected by later ones.
+// the clock was set, is corrected by later ones. Only steps that succeed are measured. One that is
+// wide by then counts as well: its time has the wait for the slow node in it, hence the bound of
+// twice usual.
 func (t *timer) end(env rdma.Env, began time.Duration) {
 	if began == unmeasured {
 		return

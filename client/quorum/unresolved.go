@@ -14,6 +14,7 @@ const maxUnresolved = 16
 // Unresolved keeps the batches that were in flight when steps ended, until they are complete. Only
 // then is it known whether they took effect, and which client owns the memory that they name.
 type Unresolved struct {
+	// The first n are used, the oldest first. It owns their batches.
 	flights [maxUnresolved]unresolvedStep
 	n       int
 	// Dropped counts chains of which the outcome will never be known, because too many were in
@@ -26,7 +27,8 @@ type unresolvedStep struct {
 	tag uint64
 }
 
-// Keep takes the batches of q's last step that are in flight. The caller defines the tag.
+// Keep takes the batches of q's last step that are in flight. The caller defines the tag. With no
+// room left the batches are given up: the owners of what they name stay unknown, until a sweep.
 func (s *Unresolved) Keep(q *Quorum, tag uint64) {
 	if q.flying == 0 {
 		return
@@ -50,7 +52,8 @@ func (s *Unresolved) Keep(q *Quorum, tag uint64) {
 	q.n, q.turn, q.flying = kept, 0, 0
 }
 
-// Settle calls look for each chain that is complete by now, whether or not it failed.
+// Settle calls look for each chain that is complete by now, whether or not it failed. The batch is
+// valid inside look only. look must not call Keep or Settle.
 func (s *Unresolved) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
 	kept := 0
 	for i := range s.n {
@@ -72,7 +75,8 @@ func (s *Unresolved) Settle(look func(tag uint64, b *rdma.Batch, ch Chain)) {
 	s.n = kept
 }
 
-// Wait waits until all that is kept is complete, or the time is over.
+// Wait waits until all that is kept is complete, or the time is over. It examines nothing: Settle
+// does.
 func (s *Unresolved) Wait(ep rdma.Endpoint, within time.Duration) {
 	began := ep.Now()
 	for i := range s.n {
@@ -96,7 +100,8 @@ func (s *Unresolved) Land(ep rdma.Endpoint, within time.Duration, settle func())
 // Len returns how many batches are kept.
 func (s *Unresolved) Len() int { return s.n }
 
-// Release gives up all that is kept.
+// Release gives up all that is kept. The verbs may still land. The callers use it where that does
+// not matter: what they replace is not the client's any more, or the client ends.
 func (s *Unresolved) Release() {
 	for i := range s.n {
 		for _, ch := range s.flights[i].chains[:s.flights[i].n] {

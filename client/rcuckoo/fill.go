@@ -70,7 +70,7 @@ func fillShard(l *table.Layout, ep rdma.Endpoint, shard int, all []client.Fill) 
 
 // fillSomeRows adds the entries of a sample of a copy's rows. Rows that are torn or not made yet
 // are left out. A row that is not made has no entries: those that will move there are in its
-// parent.
+// parent. What is backed is read first: rows behind it may have no memory yet.
 func fillSomeRows(l *table.Layout, ep rdma.Endpoint, shard int, at node.Replica, fill *client.Fill) error {
 	backed, err := table.Backed(l, ep, shard)
 	if err != nil {

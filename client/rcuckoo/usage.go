@@ -13,7 +13,9 @@ import (
 // It may run while clients work: rows that are being written are not counted, nor are shards of
 // which no copy answers.
 //
-// No two counts are of one moment: rows are read one READ after the other, without locks.
+// No two counts are of one moment: rows are read one READ after the other, without locks. An entry
+// that a client moves meanwhile is in two rows for a moment, and may count twice; or not at all, if
+// it moves to a row that was read before.
 func Usage(f rdma.Fabric) ([]client.Use, error) {
 	ep, l, _, err := client.Look(f, "read the use of memory", table.Read)
 	if err != nil {

@@ -49,7 +49,7 @@ func (w What) String() string { return whats[w] }
 
 // Event is one thing that a keeper did. Fields that do not apply to its kind are zero.
 type Event struct {
-	// At is the time on the endpoint's clock.
+	// At is the time on the endpoint's clock, which other processes do not share.
 	At   time.Duration
 	What What
 	// Tenure is that of the master that reports the event; 0: the process is not master.

@@ -89,7 +89,8 @@ func (h *Held) Renew() error {
 	return h.err
 }
 
-// End ends the tenure. It returns nil if no other client was master since Hold.
+// End ends the tenure. It returns nil if no other client was master since Hold. It resigns in any
+// case: a role that is another client's is not touched.
 func (h *Held) End() error {
 	err := h.Renew()
 	h.f.Resign(h.role)

@@ -59,7 +59,8 @@ type NewRecoverer func(ep rdma.Endpoint) (Recoverer, error)
 // keeper is one process's candidate for the pool's master, and the master while role says so. It
 // belongs to one task.
 type keeper struct {
-	// The caller of Keep owns the endpoint. Only the keeper and its recoverer use it.
+	// The caller of Keep owns the endpoint. Only the keeper and its recoverer use it, one after the
+	// other.
 	ep   rdma.Endpoint
 	f    rdma.Fabric
 	make NewRecoverer
@@ -84,7 +85,8 @@ type keeper struct {
 	// The epoch up to which this tenure has fenced off all workers, and when it did.
 	fenced   uint64
 	fencedAt time.Duration
-	// When the view became idle, as far as this tenure knows.
+	// When the view became idle, as far as this tenure knows: when the tenure began, or its last
+	// barrier ended.
 	idle time.Duration
 	// A vacancy waits: see restoreDelayLeases.
 	restoreWaits bool

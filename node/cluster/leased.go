@@ -11,6 +11,9 @@ import (
 // leasedEndpoint is the endpoint of a master's recoverer. Mending may take longer than a lease,
 // so the lease is renewed as the endpoint is used. Each call returns an error that wraps
 // rdma.ErrStale once another client is master.
+//
+// It renews the keeper's present tenure, whichever that is. So the keeper drops the recoverer with
+// the tenure: one of an earlier tenure must not post in a later one.
 type leasedEndpoint struct {
 	rdma.Endpoint
 	k *keeper
@@ -33,7 +36,8 @@ func (e *leasedEndpoint) Call(node int, r *rdma.Request, within time.Duration) e
 	return e.Endpoint.Call(node, r, within)
 }
 
-// Wait waits in parts of a quarter of a lease, and renews the lease in between.
+// Wait waits in parts of a quarter of a lease, and renews the lease in between. The parts add up to
+// within, so a caller sees one wait.
 func (e *leasedEndpoint) Wait(b *rdma.Batch, n int, within time.Duration) error {
 	part := e.k.o.Lease / 4
 	for ; within > part; within -= part {
@@ -90,7 +94,9 @@ func (m *leasedMailbox) Await(within time.Duration) error {
 	return m.Mailbox.Await(within)
 }
 
-// SwapConfig implements Configurer. It reports whether this master's configuration was stored.
+// SwapConfig implements Configurer. It reports whether this master's configuration was stored. If
+// it fails the swap may have been stored, or may still be: the caller repeats it with the same
+// version.
 func (e *leasedEndpoint) SwapConfig(version uint64, data []byte, what string) (bool, error) {
 	if err := e.k.prolong(); err != nil {
 		return false, err

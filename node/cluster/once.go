@@ -74,7 +74,8 @@ func Once(ep rdma.Endpoint, f rdma.Fabric, m NewRecoverer, o Options) (did []Eve
 }
 
 // waits reports whether something is still to come: a node does not answer and does not count as
-// dead yet, or work is due that a later tick does.
+// dead yet, or work is due that a later tick does. Without it Once would end while a dead node is
+// only silent.
 func (k *keeper) waits() bool {
 	flying := func(p probe) bool { return p.flying != nil }
 	return k.need != NeedNothing || k.restoreWaits || k.attends || slices.ContainsFunc(k.probes, flying)

@@ -94,8 +94,9 @@ func (k *keeper) renew(v rdma.View) error {
 	return nil
 }
 
-// doubtful reports whether a node fails or delays probes and does not count as dead yet. It
-// relies on probes that were made just before.
+// doubtful reports whether a node fails or delays probes and does not count as dead yet. It relies
+// on probes that were made just before. An epoch that begins then would have to fence on a node
+// that may not answer.
 func (k *keeper) doubtful(v rdma.View, down []int) bool {
 	for n, m := range v.Members {
 		p := &k.probes[n]

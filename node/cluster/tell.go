@@ -16,6 +16,8 @@ const (
 )
 
 // telling is what a keeper has to publish by Options.Tell.
+//
+// It is lost with the process: events are for operators, and nothing depends on them.
 type telling struct {
 	// Events that are not published, at most MostUntold, in their order.
 	untold []Event

@@ -19,8 +19,9 @@ type Call struct {
 	to   rdma.BoxAddr
 	// The delivery of the request. Its until is also when the call is given up.
 	way delivery
-	// The request was delivered.
+	// The request was delivered. The handler may not have looked at it.
 	sent bool
+	// The answer has come, or the call was given up. Then the peer does not have it any more.
 	over bool
 	// The message with the answer, of which the buffer is held until Release.
 	m *rdma.Message
@@ -69,7 +70,8 @@ func (p *Peer) Call(to rdma.BoxAddr, proc uint16, within time.Duration, body []b
 }
 
 // Wait waits until a call is over, and returns its error. It ends, since each call is given up in
-// time.
+// time. It does not return at the first answer of another call: those are advanced on the way, and
+// their Wait finds them over.
 func (p *Peer) Wait(c *Call) error {
 	for !c.over {
 		over, now := p.progress()
@@ -88,7 +90,8 @@ func (p *Peer) Wait(c *Call) error {
 // Over reports whether the call is over, as far as the peer has looked: Next looks.
 func (c *Call) Over() bool { return c.over }
 
-// step advances a call in flight, and reports whether it is over.
+// step advances a call in flight, and reports whether it is over. A request of which the call is
+// given up may still be served: its SEND is in flight, or the handler is at work.
 func (c *Call) step(now time.Duration) bool {
 	if !c.sent {
 		done, err := c.way.step(c.peer.ep, now)
@@ -107,7 +110,8 @@ func (c *Call) step(now time.Duration) bool {
 }
 
 // fail notes why there is no answer. certain says that the request has not run and will not;
-// otherwise the error wraps ErrUncertain.
+// otherwise the error wraps ErrUncertain. A caller may repeat a call only if certain, or if the
+// procedure may run twice.
 func (c *Call) fail(err error, certain bool) {
 	if certain {
 		c.Err = fmt.Errorf("ask %s: %w", c.to, err)
@@ -116,7 +120,8 @@ func (c *Call) fail(err error, certain bool) {
 	}
 }
 
-// end removes a call that is over from those in flight.
+// end removes a call that is over from those in flight. A request in flight may still land: its
+// batch owns the memory until then.
 func (p *Peer) end(c *Call) {
 	for i, other := range p.calls {
 		if other == c {
@@ -135,7 +140,7 @@ func (p *Peer) end(c *Call) {
 }
 
 // Release frees the call and the buffer of its answer. A call in flight is given up: a later answer
-// is dropped.
+// is dropped. Its handler may still run it.
 func (c *Call) Release() {
 	p := c.peer
 	if p == nil {

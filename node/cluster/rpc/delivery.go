@@ -17,12 +17,14 @@ const (
 
 // delivery is a message on its way to a mailbox.
 type delivery struct {
-	// The batch with the message, which the delivery owns; nil: nothing was sent.
+	// The batch with the message, which the delivery owns, and its SEND. nil: nothing was sent. A
+	// repetition has a batch of its own, so there is one in flight at most.
 	batch *rdma.Batch
 	op    *rdma.Op
 	// When it is given up, on the worker's clock.
 	until time.Duration
-	// When it is repeated, since it was refused; 0: it is in flight.
+	// When it is repeated, since it was refused; 0: it is in flight. While a request has such a
+	// time it is certain that the handler does not have it.
 	again time.Duration
 	// The last pause before a repetition.
 	pause time.Duration
@@ -31,7 +33,8 @@ type delivery struct {
 	answer bool
 }
 
-// send posts a message with a header, a body and spans. On an error nothing was sent.
+// send posts a message with a header, a body and spans. On an error nothing was sent. The batch has
+// a copy of the body: the caller may use its memory again at once.
 func (d *delivery) send(ep rdma.Endpoint, step rdma.Step, to rdma.BoxAddr, h header, body []byte,
 	spans []rdma.Span) error {
 	b := ep.Batch()
@@ -49,6 +52,9 @@ func (d *delivery) send(ep rdma.Endpoint, step rdma.Step, to rdma.BoxAddr, h hea
 
 // step advances the delivery, and reports whether it is over. err says why the message was not
 // delivered, or may not have been.
+//
+// No refused message is repeated behind until, so a caller that has given a call up knows that no
+// new SEND of it begins.
 func (d *delivery) step(ep rdma.Endpoint, now time.Duration) (over bool, err error) {
 	if d.again == 0 {
 		if !d.batch.Finished() {
@@ -73,7 +79,7 @@ func (d *delivery) step(ep rdma.Endpoint, now time.Duration) (over bool, err err
 }
 
 // resend posts a copy of a message that was refused. The copy gets a batch of its own: the old one
-// still belongs to the completed verb.
+// still belongs to the completed verb. Its spans are gathered anew.
 func (d *delivery) resend(ep rdma.Endpoint) (over bool, err error) {
 	b := ep.Batch()
 	head := b.Alloc(len(d.op.Buf))
@@ -89,6 +95,7 @@ func (d *delivery) resend(ep rdma.Endpoint) (over bool, err error) {
 }
 
 // undelivered reports whether a delivery that failed with err is certain to have delivered nothing.
+// It is also certain if a refused message could not be posted again.
 func (d *delivery) undelivered(err error) bool {
 	return d.again > 0 || errors.Is(err, rdma.ErrNoBox) || errors.Is(err, rdma.ErrMessageSize) ||
 		errors.Is(err, rdma.ErrNoEffect)

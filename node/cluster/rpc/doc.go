@@ -15,4 +15,8 @@
 // A request is repeated only if the mailbox refused it for want of a buffer: then it was not
 // delivered. So no request runs twice. A call that ends without an answer either did not run, or
 // ends in ErrUncertain: it may have run, or may still run.
+//
+// There is no order between messages, and no connection. A peer that has closed its mailbox refuses
+// requests; one that hangs or has crashed is noticed by its missing answers, in the time of each
+// call. What its handler had done by then is for the store to find out.
 package rpc

@@ -11,7 +11,8 @@ import (
 //	id u64 | kind u8 | 0 u8 | code u16 | at u32
 //
 // at is the node of the sender's mailbox, plus one; 0: the mailbox is at all nodes. With it peers
-// at different nodes can ask each other.
+// at different nodes can ask each other. The byte that is 0 has no meaning yet: what has another
+// value there is of a later format, and refused.
 const headerBytes = 16
 
 type kind uint8
@@ -23,7 +24,8 @@ const (
 
 // header identifies a message. An answer has the id of its request.
 type header struct {
-	// Of the request. No two requests of the owners of one mailbox have the same.
+	// Of the request. No two requests of the owners of one mailbox have the same. Ids of different
+	// mailboxes may be the same, so an answer counts by its sender, too.
 	id   uint64
 	kind kind
 	code uint16
@@ -37,6 +39,7 @@ func (h header) put(p []byte) {
 }
 
 // parse returns a message's header and body, which aliases p. It reports false for anything else.
+// What is refused is dropped: a mailbox takes messages of any worker of the pool.
 func parse(p []byte) (h header, body []byte, ok bool) {
 	if len(p) < headerBytes {
 		return h, nil, false

@@ -48,19 +48,20 @@ type Peer struct {
 	// For headers: see header.at.
 	at     uint32
 	window int
-	// Calls that are not released, at most window.
+	// Calls that are not released, at most window: those in calls, and those that are over.
 	held int
 	// The id of the last call.
 	lastID uint64
 	// Calls in flight, in no order.
 	calls []*Call
-	// Answers on their way.
+	// Answers on their way. Their requests have ended: nothing waits for them.
 	answers []*delivery
 	// Requests that Next has not returned, in the order in which they arrived.
 	came  []*Request
 	stats Stats
 
-	// Freed elements that are used again.
+	// Freed elements that are used again, so that a call allocates nothing in steady state. A Call
+	// or Request must not be used behind Release, Answer or Drop: it may be another one by then.
 	spareCalls    []*Call
 	spareAnswers  []*delivery
 	spareRequests []*Request
@@ -77,7 +78,9 @@ func spare[T any](all *[]*T) *T {
 	return e
 }
 
-// Open opens a mailbox for the worker and returns its peer. The caller closes it.
+// Open opens a mailbox for the worker and returns its peer. The caller closes it. The window leaves
+// half of the mailbox's buffers at least to requests and late answers. These may fill all of it:
+// then answers are refused, and their senders repeat them.
 func Open(ep rdma.Endpoint, o Options) (*Peer, error) {
 	if o.Box == (rdma.BoxOptions{}) {
 		o.Box.Node = rdma.All
@@ -103,7 +106,8 @@ func Open(ep rdma.Endpoint, o Options) (*Peer, error) {
 	return &Peer{ep: ep, box: box, at: uint32(o.Box.Node - rdma.All), window: o.Window, lastID: ep.Rand().Uint64()}, nil
 }
 
-// Box returns the peer's mailbox, of which others need the address.
+// Box returns the peer's mailbox, of which others need the address. It is the peer's: only the peer
+// reads and closes it.
 func (p *Peer) Box() rdma.Mailbox { return p.box }
 
 // Stats returns the peer's counts.
@@ -112,7 +116,8 @@ func (p *Peer) Stats() Stats { return p.stats }
 // Next returns the next request. It returns nil without an error when something else happened: a
 // verb of the worker completed, or a call of the peer is over. A caller that examines what it has
 // in flight after each Next misses nothing. The error wraps rdma.ErrTimeout after the given time,
-// or rdma.ErrClosed.
+// or rdma.ErrClosed. Requests come in the order in which they arrived; each belongs to the caller
+// until Answer or Drop.
 func (p *Peer) Next(within time.Duration) (*Request, error) {
 	over, now := p.progress()
 	if len(p.came) == 0 && over == 0 {
@@ -134,7 +139,8 @@ func (p *Peer) Next(within time.Duration) (*Request, error) {
 }
 
 // await waits until something happens, or until the peer has to repeat something or give it up. The
-// error wraps rdma.ErrTimeout only at until.
+// error wraps rdma.ErrTimeout only at until. A SEND in flight needs no time of its own: its
+// completion wakes the mailbox, too.
 func (p *Peer) await(now, until time.Duration) error {
 	wake := until
 	for _, c := range p.calls {
@@ -158,7 +164,8 @@ func (p *Peer) await(now, until time.Duration) error {
 
 // progress advances all that is in flight, takes the messages that have arrived, and returns how
 // many calls have ended. If a request or an ended call is there, and nothing is in flight, it does
-// not read the clock and returns 0 for the time.
+// not read the clock and returns 0 for the time. Messages come first: a call of which the answer is
+// there is not given up for its time.
 func (p *Peer) progress() (over int, now time.Duration) {
 	for m := p.box.Next(); m != nil; m = p.box.Next() {
 		over += p.take(m)
@@ -191,7 +198,8 @@ func (p *Peer) progress() (over int, now time.Duration) {
 }
 
 // take takes a message, and returns how many calls it ended. A request keeps the message's buffer
-// until it is answered or dropped.
+// until it is answered or dropped. An answer without a call is late, or comes for the second time;
+// it is dropped.
 func (p *Peer) take(m *rdma.Message) int {
 	h, body, ok := parse(m.Data)
 	switch {
@@ -218,7 +226,8 @@ func (p *Peer) take(m *rdma.Message) int {
 	return 0
 }
 
-// Close closes the mailbox. Calls in flight end in ErrUncertain.
+// Close closes the mailbox. Calls in flight end in ErrUncertain. Answers on their way may still
+// arrive. The peers of requests that were not answered wait until they give up.
 func (p *Peer) Close() error {
 	for len(p.calls) > 0 {
 		c := p.calls[0]

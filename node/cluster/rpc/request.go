@@ -17,7 +17,8 @@ type Request struct {
 // Answer sends the answer and ends the request. The handler defines the status. The body is copied.
 // The spans are gathered from the memory of the node beside which the worker runs, and must not
 // change until the answer is delivered. It does not wait. On an error nothing was sent: the worker
-// is closed, or was fenced off.
+// is closed, or was fenced off. The body may be a part of the request's: it is copied before the
+// buffer is given back.
 func (r *Request) Answer(status uint16, body []byte, spans ...rdma.Span) error {
 	p := r.peer
 	d := spare(&p.spareAnswers)
@@ -34,7 +35,7 @@ func (r *Request) Answer(status uint16, body []byte, spans ...rdma.Span) error {
 	return nil
 }
 
-// Drop ends the request without an answer.
+// Drop ends the request without an answer. Its caller waits until it gives up.
 func (r *Request) Drop() {
 	p := r.peer
 	if p == nil {

@@ -36,13 +36,17 @@ var ErrFormat = errors.New("no configuration of this format")
 
 // Bound returns the greatest length of a configuration in bytes. A shard has one replica more than
 // its replication while it moves. 48 shards with 3 replicas for each of MaxMembers servers take
-// 63,000 bytes, and rdma.MaxConfig is 65,536.
+// 63,000 bytes, and rdma.MaxConfig is 65,536. It is the bound of all configurations that can
+// follow, not of one: New refuses a pool that could outgrow the registers.
 func Bound(members, shards, replication int) int {
 	return headerBytes + members*memberBytes + shards*(1+replication+1)
 }
 
 // Encode returns the binary form. It has at most rdma.MaxConfig bytes if New made the first
 // configuration of the pool. Encode panics if Check fails: rules never return such a configuration.
+//
+// A place fits into its byte since there are at most MaxMembers, and both counts of a shape into
+// theirs since there are at most MaxReplicas. Equal configurations have equal bytes.
 func (c *Config) Encode() []byte {
 	if err := c.Check(); err != nil {
 		panic(fmt.Sprintf("shards: encode a configuration: %v", err))
@@ -97,6 +101,7 @@ func Decode(p []byte) (*Config, error) {
 }
 
 // decode checks lengths and bounds only, so that nothing in p can make it panic or allocate much.
+// Bytes may be of another program, so what the fields mean together is for Check.
 func decode(p []byte) (*Config, error) {
 	le := binary.LittleEndian
 	if len(p) < headerBytes || len(p) > rdma.MaxConfig {

@@ -88,7 +88,8 @@ func (c *Config) Damaged(damaged []Replica) (next *Config, left []Replica, err e
 }
 
 // odd returns the complete replicas of a shard that do not have the digest that counts: see
-// Compared.
+// Compared. The zero Digest, that of an empty replica, is the first candidate, though it may have
+// no vote.
 func (c *Config) odd(shard int, digests map[Replica]Digest) []int {
 	all := c.Shards[shard].Complete()
 	votes := map[Digest]int{}

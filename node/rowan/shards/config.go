@@ -32,7 +32,7 @@ var (
 )
 
 // Config says which servers have which shards. It is immutable once it is shared; the rules return
-// new ones.
+// new ones. A rule that returns an error has changed nothing.
 type Config struct {
 	// Term is higher than that of each earlier configuration. It begins with 1.
 	Term uint64
@@ -78,7 +78,7 @@ type Shard struct {
 func (s *Shard) Lost() bool { return s.Primary == None }
 
 // Replicas returns the servers that have the shard, complete or not, the primary first. Each write
-// goes to all of them.
+// goes to all of them. The order is that of the binary form. The list is the caller's.
 func (s *Shard) Replicas() []int {
 	if s.Lost() {
 		return nil
@@ -135,13 +135,15 @@ func (c *Config) Summary() string {
 }
 
 // Find returns the shard of a key's hash. Each shard has a contiguous range of hashes; all ranges
-// are equally long, but for rounding.
+// are equally long, but for rounding. The number of shards never changes, so a key stays in its
+// shard.
 func (c *Config) Find(hash uint64) int {
 	shard, _ := bits.Mul64(hash, uint64(len(c.Shards)))
 	return int(shard)
 }
 
-// Range returns the lowest and the highest hash of a shard.
+// Range returns the lowest and the highest hash of a shard. Find returns the shard for these
+// hashes, and for no others.
 func (c *Config) Range(shard int) (first, last uint64) {
 	n := uint64(len(c.Shards))
 	first = lowest(uint64(shard), n)
@@ -168,7 +170,8 @@ func (c *Config) Member(node int) *Member {
 	return nil
 }
 
-// index returns the place of a node's server among the members, or where it would be.
+// index returns the place of a node's server among the members, or where it would be. The order by
+// node is an invariant: see Members.
 func (c *Config) index(node int) (int, bool) {
 	return slices.BinarySearchFunc(c.Members, node, func(m Member, node int) int { return m.Node - node })
 }

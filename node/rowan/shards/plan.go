@@ -63,7 +63,9 @@ func NewPlanner(o PlanOptions) *Planner {
 
 // Plan returns the moves to begin at the end of a period. loads are the loads of all shards in that
 // period, and full lists the servers without room for another shard. No two moves are of one shard.
-// It must be called once each period: it counts the periods of the pause.
+// It must be called once each period: it counts the periods of the pause. While a term is not
+// committed, or a move of an earlier plan goes on, nothing is planned: counts would be of two
+// distributions.
 func (p *Planner) Plan(c *Config, loads []Load, full ...int) (moves []Move) {
 	if !c.Committed || slices.ContainsFunc(c.Shards, c.moves) {
 		p.rest = p.o.Pause
@@ -92,7 +94,8 @@ func (p *Planner) Plan(c *Config, loads []Load, full ...int) (moves []Move) {
 // replaced.
 func (c *Config) moves(s Shard) bool { return s.Source != None || len(s.Replicas()) > c.Replication }
 
-// balance holds the loads of servers, as the moves that are planned change them.
+// balance holds the loads of servers, as the moves that are planned change them. It plans on copies
+// of the counts: the configuration changes by the moves that Plan returns, and no sooner.
 type balance struct {
 	c *Config
 	o PlanOptions

@@ -47,14 +47,16 @@ func New(nodes []int, perServer, replication int) (*Config, error) {
 }
 
 // Commit returns the same configuration as a committed one. The caller has made sure of what
-// Config.Committed says.
+// Config.Committed says. It shares the members and shards of the first one, which is immutable by
+// then.
 func (c *Config) Commit() *Config {
 	next := *c
 	next.Committed = true
 	return &next
 }
 
-// next returns a deep copy with the next term, not committed, for a rule to change.
+// next returns a deep copy with the next term, not committed, for a rule to change. Compare stays
+// as it is: only Compared ends it, and no server serves before.
 func (c *Config) next() (*Config, error) {
 	if c.Term >= MaxTerm {
 		return nil, fmt.Errorf("follow term %d: %w", c.Term, ErrTerms)
@@ -124,7 +126,8 @@ func (s *Shard) strip(isDead func(int) bool) {
 	}
 }
 
-// promote makes a complete replica the primary of each shard that has none.
+// promote makes a complete replica the primary of each shard that has none. What was acknowledged
+// is on each backup, so any of them may be chosen; the loads of servers do not matter for safety.
 func (c *Config) promote() {
 	primaries := c.count(func(s *Shard) []int { return []int{s.Primary} })
 	for i := range c.Shards {
@@ -141,7 +144,8 @@ func (c *Config) promote() {
 }
 
 // replicate makes servers copy the shards that have too few replicas, those with the fewest
-// replicas first.
+// replicas first. Those that copy count as replicas, so one server copies for each replica that is
+// missing.
 func (c *Config) replicate() {
 	replicas := c.count((*Shard).Replicas)
 	for i := range c.Shards {
@@ -247,6 +251,9 @@ func (c *Config) move(m Move) {
 // Join returns the configuration with a new member, which has nothing. It begins to copy shards
 // with too few replicas, and backups of servers that have at least two more replicas than it would
 // have. Primaries move only by load: see Planner.
+//
+// Missing replicas come before moves: a shard with too few of them is in danger, one on a busy
+// server is not.
 func (c *Config) Join(node int) (*Config, error) {
 	if node < 0 || node >= rdma.MaxNodes || c.Member(node) != nil || len(c.Members) == MaxMembers {
 		return nil, fmt.Errorf("have server %d join %d members: %w", node, len(c.Members), ErrRefused)
@@ -348,7 +355,8 @@ func (c *Config) others(nodes []int) (others []int) {
 	return others
 }
 
-// without returns nodes without one. It may change nodes itself.
+// without returns nodes without one. It may change nodes itself. So it is only for lists of a
+// configuration that a rule has just copied.
 func without(nodes []int, node int) []int {
 	return slices.DeleteFunc(nodes, func(n int) bool { return n == node })
 }

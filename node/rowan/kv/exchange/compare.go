@@ -33,7 +33,8 @@ type comparison struct {
 }
 
 // compare digests some chains of an index. After the last shard it publishes the digests for
-// Report.
+// Report. It does a group at a time, so that gifts and the questions of cleaners do not wait for a
+// whole index.
 func (x *Exchanger) compare() error {
 	c := &x.compared
 	if c.shard == len(x.term.Shards) {

@@ -35,9 +35,10 @@ type Exchanger struct {
 	asked []state.Asking
 	// The term in which the task works.
 	term *state.Term
-	// No stamp of an entry that was appended before exceeds it.
+	// No stamp of an entry that was appended before exceeds it. It never falls: the stamps of a
+	// later term are higher.
 	above uint64
-	// In this term all that is to be given was given.
+	// In this term all that is to be given was given, and each member was told.
 	gave bool
 	// When it tells that again.
 	again time.Duration

@@ -10,7 +10,7 @@ import (
 
 // silence is the state of a server that leaves questions unanswered.
 type silence struct {
-	// When the first of these questions was asked.
+	// When the first of these questions had found no answer, on the manager's clock.
 	since time.Duration
 	// How many there are.
 	asked int
@@ -74,7 +74,8 @@ func (m *Manager) Hung(v rdma.View) []int {
 }
 
 // worst returns the server that has been silent for longest, among those that some selects and
-// without which no shard is lost; shards.None if there is none.
+// without which no shard is lost; shards.None if there is none. Ties go to the lower node, so the
+// choice does not depend on the order of a map.
 func (m *Manager) worst(v rdma.View, some func(node int) bool) int {
 	worst := shards.None
 	for _, member := range m.c.Members {

@@ -95,6 +95,9 @@ func NewRecoverer(f rdma.Configs, o Options) cluster.NewRecoverer {
 }
 
 // Manager is the configuration manager in one tenure of a master. It belongs to the master's task.
+//
+// What it knows besides the registers is lost with the tenure: the next manager asks the members
+// again. Only the registers decide.
 type Manager struct {
 	ep rdma.Endpoint
 	// The registers: f reads, swap replaces.
@@ -147,6 +150,9 @@ func (m *Manager) Mend(rdma.View) error { return nil }
 
 // Restore implements cluster.Recoverer: it makes the spare's server a member. The copying is done
 // under an idle view: see Attend.
+//
+// A crash behind the swap leaves a member that is no stand-in yet. Restore comes again then, and
+// finds it a member.
 func (m *Manager) Restore(_ rdma.View, _, spare int) error {
 	if err := m.read(); err != nil {
 		return err
@@ -349,7 +355,8 @@ func (m *Manager) ask(epoch uint64) ([]*answer, error) {
 }
 
 // askSome asks the members from one place to another. Errors of single calls mean no answer; those
-// of the manager's own endpoint are returned.
+// of the manager's own endpoint are returned. The answers are copies, so the calls are released
+// here, and their buffers with them.
 func (m *Manager) askSome(answers []*answer, from, to int, body []byte) error {
 	calls := make([]*rpc.Call, 0, to-from)
 	defer func() {
@@ -409,7 +416,8 @@ func (m *Manager) restarted(answers []*answer) (*shards.Config, error) {
 }
 
 // known reports whether all members serve in no earlier term. A restarted server that names this
-// term serves in none; restarted handles it first.
+// term serves in none; restarted handles it first. An answer may be of a higher term than the
+// manager knows only if another manager has stored that: then the next swap fails.
 func (m *Manager) known(answers []*answer) bool {
 	for _, a := range answers {
 		if a == nil || a.term < m.c.Term {

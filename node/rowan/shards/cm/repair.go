@@ -26,7 +26,8 @@ func (m *Manager) compare(answers []*answer) (more bool, err error) {
 }
 
 // repair stores the configuration without the replicas in which servers have met damage, as long as
-// others are complete.
+// others are complete. A report of another term does not count: the replica may have been copied
+// anew since.
 func (m *Manager) repair(answers []*answer) (more bool, err error) {
 	var damaged []shards.Replica
 	at := map[shards.Replica]uint64{}

@@ -48,7 +48,8 @@ type Server struct {
 	epoch uint64
 	// When it reads the registers next while it waits for a commit.
 	lookAt time.Duration
-	// A question that is not answered, because something is under way; nil: none.
+	// A question that is not answered, because something is under way; nil: none. It keeps a buffer
+	// of the mailbox.
 	held *rpc.Request
 	// The digest to be reported next, if an answer has no room for all of them.
 	digest int
@@ -149,7 +150,8 @@ func (s *Server) term() uint64 {
 }
 
 // look reads the registers, and adopts their configuration if it is newer: a higher term, or the
-// same one committed. Nothing is adopted while the store recovers.
+// same one committed. Nothing is adopted while the store recovers. If the store fails to adopt it
+// the configuration stays unknown, and the next look tries again.
 func (s *Server) look() error {
 	s.lookAt = s.ep.Now() + lookEvery
 	at, err := s.f.Config()
@@ -193,6 +195,8 @@ func (s *Server) answer() error {
 	return s.send(&a)
 }
 
+// send ends the held question, also if the answer cannot be sent: the manager asks again in its
+// next tick.
 func (s *Server) send(a *answer) error {
 	r := s.held
 	s.held = nil
