@@ -111,7 +111,8 @@ func (p *Publisher) publish() {
 	if err == nil {
 		err = p.writer.Publish(p.ep, &p.process)
 	}
-	if errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrClosed) { // the endpoint is useless now
+	useless := errors.Is(err, rdma.ErrAccess) || errors.Is(err, rdma.ErrClosed)
+	if p.ep != nil && useless { // there is none yet where the fabric refuses to open one
 		_ = p.ep.Close()
 		p.ep = nil
 	}
