@@ -61,14 +61,14 @@ func UpStarted(ctx context.Context, by Starter, name, store string, p stores.Par
 	if err := p.Check(kind); err != nil {
 		return nil, explainShape(err, name)
 	}
-	if !p.Overcommit && data == nil { // of all nodes together, which each would find room for alone
-		if err := fabrics.AffordNodes(by.Fabric, "", p.Bytes()); err != nil {
-			return nil, Explain(fmt.Errorf("up --fabric %s %s: %w", by.Fabric, name, err), name)
-		}
-	}
 	// Nodes have room for usual telemetry beside their memory.
 	more := telemetry.Bytes(max(p.Telemetry, telemetry.Records)) - telemetry.Bytes(telemetry.Records)
 	nodes := localNodes{Starter: by, data: data, n: p.Nodes, memory: p.Memory + more}
+	if !p.Overcommit && data == nil { // of all nodes together, which each would find room for alone
+		if err := fabrics.AffordNodes(by.Fabric, "", p.Nodes, fabrics.NodeOf(nodes.memory).Bytes()); err != nil {
+			return nil, Explain(fmt.Errorf("up --fabric %s %s: %w", by.Fabric, name, err), name)
+		}
+	}
 	if data != nil {
 		data.Memory, data.Power, data.Store, data.Shape = nodes.memory, by.Power, store, by.Shape
 		if err := data.Make(); err != nil {

@@ -10,6 +10,8 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+
+	"github.com/farkv/farkv/node/hugepages"
 )
 
 // ErrOvercommit is wrapped when more memory is asked for than a machine has. Memory is taken as it
@@ -31,10 +33,14 @@ func Afford(addr string, bytes uint64) error {
 	return nil
 }
 
-// AffordNodes is Afford for memory nodes that are to be processes of this machine, of so many bytes
-// together. file backs the memory of one, or is "".
-func AffordNodes(fabric, file string, bytes uint64) error {
-	m := machine()
+// AffordNodes is Afford for so many memory nodes that are to be processes of this machine, each of
+// which maps so many bytes: see NodeConfig.Bytes. file backs the memory of one, or is "".
+func AffordNodes(fabric, file string, nodes int, each uint64) error {
+	return machine().affordNodes(fabric, file, nodes, each)
+}
+
+func (m *reader) affordNodes(fabric, file string, nodes int, each uint64) error {
+	bytes, huge := uint64(nodes)*each, hugepages.Read(m.root)
 	switch {
 	case file != "":
 		all, held := m.folder(filepath.Dir(file)), heldBy(file)
@@ -42,7 +48,7 @@ func AffordNodes(fabric, file string, bytes uint64) error {
 			all[i].bytes += held // a node gives back what its file holds before it takes anything
 		}
 		return m.lacks(bytes, all)
-	case NeedsDevice(fabric) && bytes <= m.hugePages(): // which are taken where there are enough
+	case NeedsDevice(fabric) && uint64(nodes)*huge.Pages(each) <= huge.Free: // they are taken
 		return nil
 	}
 	return m.lacks(bytes, m.memory())
@@ -105,8 +111,8 @@ func (m *reader) folder(folder string) (all []supply) {
 // memory returns what a process can have: what the machine has available, and what each of its
 // control groups lets it have.
 func (m *reader) memory() (all []supply) {
-	if free, ok := m.meminfo("MemAvailable"); ok {
-		all = append(all, supply{free, "available (MemAvailable in /proc/meminfo)"})
+	if kb, ok := m.field("proc/meminfo", "MemAvailable:"); ok {
+		all = append(all, supply{kb << 10, "available (MemAvailable in /proc/meminfo)"})
 	}
 	text, _ := fs.ReadFile(m.root, "proc/self/cgroup")
 	for line := range strings.Lines(string(text)) { // NUMBER:CONTROLLERS:PATH
@@ -144,19 +150,6 @@ func (m *reader) groups(mount, group, limit, usage, inactive string) (all []supp
 			return all
 		}
 	}
-}
-
-// hugePages returns the bytes of huge pages that are free.
-func (m *reader) hugePages() uint64 {
-	pages, _ := m.field("proc/meminfo", "HugePages_Free:")
-	each, _ := m.meminfo("Hugepagesize")
-	return pages * each
-}
-
-// meminfo returns a line of /proc/meminfo, in bytes.
-func (m *reader) meminfo(name string) (bytes uint64, ok bool) {
-	n, ok := m.field("proc/meminfo", name+":")
-	return n << 10, ok
 }
 
 // field returns the number behind a name in a file of names and numbers.

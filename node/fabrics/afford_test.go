@@ -24,8 +24,7 @@ func files(all map[string]string) *reader {
 
 // What a machine lacks is told by the scarcest of what it has.
 func TestLacks(t *testing.T) {
-	const meminfo = "MemTotal:       25165824 kB\nMemAvailable:   20971520 kB\n" + // 20 GiB
-		"HugePages_Free:     512\nHugepagesize:       2048 kB\n" // 1 GiB
+	const meminfo = "MemTotal:       25165824 kB\nMemAvailable:   20971520 kB\n" // 20 GiB
 	plain := files(map[string]string{"proc/meminfo": meminfo, "proc/self/cgroup": "0::/\n"})
 	v2 := files(map[string]string{
 		"proc/meminfo": meminfo, "proc/self/cgroup": "0::/user.slice/job\n",
@@ -73,9 +72,6 @@ func TestLacks(t *testing.T) {
 			t.Errorf("%s: %v; want %q", name, err, tt.says)
 		}
 	}
-	if n := plain.hugePages(); n != gib {
-		t.Errorf("%d bytes of huge pages", n)
-	}
 }
 
 // This machine has less than any pool may ask for, and more than a small one does.
@@ -92,11 +88,31 @@ func TestAfford(t *testing.T) {
 	if err := errors.Join(Afford("tcp:10.0.0.1:7070", MaxMemory), Afford("?", MaxMemory)); err != nil {
 		t.Errorf("what is not this machine's: %v", err)
 	}
-	if err := AffordNodes("tcp", "", MaxNodes*MaxMemory); roomKnown(t) && !errors.Is(err, ErrOvercommit) {
+	if err := AffordNodes("tcp", "", MaxNodes, MaxMemory); roomKnown(t) && !errors.Is(err, ErrOvercommit) {
 		t.Errorf("nodes: %v", err)
 	}
-	if err := AffordNodes("tcp", t.TempDir()+"/file", 1<<20); err != nil {
+	if err := AffordNodes("tcp", t.TempDir()+"/file", 1, 1<<20); err != nil {
 		t.Errorf("a node on a file: %v", err)
+	}
+}
+
+// Nodes with a device take huge pages where enough of them are free for all that they map.
+func TestAffordHugePages(t *testing.T) {
+	m := files(map[string]string{"proc/meminfo": "MemAvailable: 1024 kB\n" +
+		"HugePages_Total: 1100\nHugePages_Free: 1050\nHugePages_Rsvd: 24\nHugepagesize: 2048 kB\n"}) // 1,026
+	gibNode := NodeOf(gib).Bytes()
+	for _, tt := range []struct {
+		fabric string
+		nodes  int
+		each   uint64
+		fits   bool
+	}{
+		{"rdma", 1, gibNode, true}, {"rdma", 2, gibNode, true}, {"rdma", 3, gibNode, false},
+		{"rdma", 2, gibNode + 2<<20, false}, {"tcp", 1, gibNode, false},
+	} {
+		if err := m.affordNodes(tt.fabric, "", tt.nodes, tt.each); (err == nil) != tt.fits {
+			t.Errorf("%+v: %v", tt, err)
+		}
 	}
 }
 

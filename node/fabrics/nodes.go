@@ -18,6 +18,7 @@ import (
 	"github.com/farkv/farkv/node/rdma/control"
 	"github.com/farkv/farkv/node/rdma/memnode"
 	"github.com/farkv/farkv/node/rdma/transport"
+	"github.com/farkv/farkv/node/telemetry"
 )
 
 // What a memory node is made of, and tells of itself.
@@ -66,9 +67,15 @@ func UsualPool() string {
 	return Address{Scheme: NamedFabrics()[0], Name: UsualName}.String()
 }
 
+// NodeOf returns the configuration of a node that offers so many bytes, with room beside them for
+// the usual telemetry.
+func NodeOf(memory uint64) NodeConfig {
+	return NodeConfig{Memory: memory, Telemetry: telemetry.Bytes(telemetry.Records)}
+}
+
 // RegionOf returns the shape of the persistent memory of a node: Config.Region.
 func RegionOf(c NodeConfig, power bool) pmem.Options {
-	size := (c.Memory + c.Telemetry) &^ 4095
+	size := c.Bytes()
 	return pmem.Options{Memory: size, Table: memnode.TableBytes(size), Power: power}
 }
 

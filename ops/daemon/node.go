@@ -18,7 +18,6 @@ import (
 
 	"github.com/farkv/farkv/node/fabrics"
 	"github.com/farkv/farkv/node/pmem"
-	"github.com/farkv/farkv/node/telemetry"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/metrics"
@@ -139,10 +138,8 @@ func (n *nodeServer) Close() error {
 }
 
 func (c *NodeConfig) serve() (_ *nodeServer, err error) {
-	n := fabrics.NodeConfig{
-		Listen: c.Listen, Memory: c.Memory, Telemetry: telemetry.Bytes(telemetry.Records), File: c.File,
-		Conns: c.Connections, Log: c.Log,
-	}
+	n := fabrics.NodeOf(c.Memory)
+	n.Listen, n.File, n.Conns, n.Log = c.Listen, c.File, c.Connections, c.Log
 	var counters *pmemSampler
 	switch {
 	case c.PMemModel && fabrics.NeedsDevice(c.Fabric):
@@ -165,7 +162,7 @@ func (c *NodeConfig) serve() (_ *nodeServer, err error) {
 		}
 	}()
 	if !c.Overcommit && c.PMem == "" { // persistent memory is reserved, and says itself that there is no room
-		if err := fabrics.AffordNodes(c.Fabric, c.File, c.Memory); err != nil {
+		if err := fabrics.AffordNodes(c.Fabric, c.File, 1, n.Bytes()); err != nil {
 			return nil, nodeHint(err, c)
 		}
 	}

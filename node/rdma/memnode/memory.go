@@ -3,11 +3,13 @@ package memnode
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/farkv/farkv/node/hugepages"
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/memcopy"
@@ -35,14 +37,14 @@ const (
 	filePage = 4096
 )
 
-// newMemory maps size bytes, all zero; huge: in huge pages, if the machine has any to spare, which
-// devices find their way in faster. A file is cut to its first page and made longer again: what was
-// there is gone, and what is new reads as zero without room being taken for it. So a page of a file
-// may turn out to be missing when it is touched: see fault. Anonymous memory is overcommitted:
-// where the machine has none left, the process ends. The error is the system's.
-func newMemory(size uint64, file *os.File, huge bool) (*memory, error) {
+// newMemory maps size bytes, all zero; huge: in huge pages, which devices find their way in faster,
+// if enough of them are free. A file is cut to its first page and made longer again: what was there
+// is gone, and what is new reads as zero without room being taken for it. So a page of a file may
+// turn out to be missing when it is touched: see fault. Anonymous memory is overcommitted: where
+// the machine has none left, the process ends. The error is the system's.
+func newMemory(size uint64, file *os.File, huge bool, log *slog.Logger) (*memory, error) {
 	if huge && file == nil {
-		if m := mapHuge(size); m != nil {
+		if m := hugepages.Read(os.DirFS("/")).Map(size, log); m != nil {
 			return &memory{nil, nil, m, unsafe.Pointer(unsafe.SliceData(m)), size}, nil
 		}
 	}

@@ -32,21 +32,3 @@ func reserve(f *os.File, off, n uint64) error {
 	}
 	return nil
 }
-
-// hugePage is the size of the pages that mapHuge asks for, in bytes: what amd64 and arm64 have by
-// default.
-const hugePage = 2 << 20
-
-// mapHuge maps size bytes or a few more in huge pages that are reserved from now on; nil: there are
-// too few. They are reserved in the machine's pool of huge pages at once, so that no access fails
-// later. The mapping is longer than size where that is no multiple of a huge page: close unmaps all
-// of it.
-func mapHuge(size uint64) []byte {
-	size = (size + hugePage - 1) &^ (hugePage - 1)
-	m, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
-		unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_HUGETLB)
-	if err != nil {
-		return nil
-	}
-	return m
-}

@@ -6,6 +6,3 @@ import "os"
 
 // reserve leaves it to the file system: a write there may find no room.
 func reserve(*os.File, uint64, uint64) error { return nil }
-
-// mapHuge maps memory in huge pages, where that is possible.
-func mapHuge(uint64) []byte { return nil }

@@ -182,18 +182,21 @@ func listen(c Config) (*Node, error) {
 	return n, nil
 }
 
-// newMemory returns memory that is all zero, but for a region, which holds what it held. It has
-// whole pages of 4 KiB, so that a few bytes of those asked for may be left out. The error wraps
-// ErrMemory when a Region has another size.
+// Bytes is how many bytes a node maps: whole pages of 4 KiB, so that a few bytes of those asked for
+// may be left out.
+func (c Config) Bytes() uint64 { return (c.Memory + c.Telemetry) &^ 4095 }
+
+// newMemory returns memory that is all zero, but for a region, which holds what it held. The error
+// wraps ErrMemory when a Region has another size.
 func (n *Node) newMemory() (*memory, error) {
-	size := (n.cfg.Memory + n.cfg.Telemetry) &^ 4095
+	size := n.cfg.Bytes()
 	if r := n.cfg.Region; r != nil {
 		if r.Size() != size {
 			return nil, fmt.Errorf("%w: a region of %d bytes, want %d", ErrMemory, r.Size(), size)
 		}
 		return &memory{region: r, base: r.Base(), size: size}, nil
 	}
-	return newMemory(size, n.file, n.cfg.Device != nil)
+	return newMemory(size, n.file, n.cfg.Device != nil, n.log)
 }
 
 // newIncarnation draws the name of a node that remembers nothing.
