@@ -4,12 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"github.com/farkv/farkv/ops/format"
 	"math"
 	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/farkv/farkv/node/fabrics"
+	"github.com/farkv/farkv/node/hugepages"
+	"github.com/farkv/farkv/ops/format"
 )
 
 // memlock compares what may be locked with what a node registers.
@@ -22,8 +25,8 @@ func (d *Examination) memlock(_ context.Context, t *Topic) {
 		t.ok("RLIMIT_MEMLOCK", "unlimited")
 	case d.mayLock():
 		t.ok("RLIMIT_MEMLOCK", format.Size(limit)+", which does not bind this user (CAP_IPC_LOCK)")
-	case limit < d.Memory:
-		t.missing("RLIMIT_MEMLOCK", fmt.Sprintf("%s, and a memory node of %s registers all it serves",
+	case limit < fabrics.NodeOf(d.Memory).Bytes():
+		t.missing("RLIMIT_MEMLOCK", fmt.Sprintf("%s, and a memory node of %s registers that and its telemetry",
 			format.Size(limit), format.Size(d.Memory)),
 			"'ulimit -l unlimited' in the shell, LimitMEMLOCK=infinity in a systemd unit, or '* - memlock unlimited' "+
 				"in /etc/security/limits.d/")
@@ -48,33 +51,30 @@ func (d *Examination) mayLock() bool {
 	return false
 }
 
-// hugePages tells how many there are of each size.
+// hugePages reports the pages of each size, and warns when fewer are free than a node takes. The
+// files of a size count pages as free that a mapping has reserved.
 func (d *Examination) hugePages(_ context.Context, t *Topic) {
-	const folder, usual = "sys/kernel/mm/hugepages", 2 << 20
-	pages, used, free := uint64(0), uint64(0), uint64(0)
+	const folder = "sys/kernel/mm/hugepages"
 	for _, name := range d.there(folder) {
 		kb, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(name, "hugepages-"), "kB"), 10, 40)
 		nr, left := d.number(folder+"/"+name+"/nr_hugepages"), d.number(folder+"/"+name+"/free_hugepages")
-		if err != nil || nr < left || left < 0 {
+		left -= max(0, d.number(folder+"/"+name+"/resv_hugepages"))
+		if err != nil || nr < left || left < 0 || nr == 0 {
 			continue
 		}
-		if nr > 0 {
-			t.ok("pages of "+format.Size(kb<<10),
-				fmt.Sprintf("%s reserved, %s free", format.Count(nr), format.Count(left)))
-		}
-		if kb<<10 == usual {
-			used = uint64(nr - left)
-		}
-		pages, free = pages+uint64(nr), free+uint64(left)*(kb<<10)
+		t.ok("pages of "+format.Size(kb<<10),
+			fmt.Sprintf("%s reserved, %s free", format.Count(nr), format.Count(left)))
 	}
-	do := fmt.Sprintf("'sysctl vm.nr_hugepages=%d' for %s in pages of 2 MiB: an RNIC then needs fewer translations",
-		used+(d.Memory+usual-1)/usual, format.Size(d.Memory))
-	switch {
-	case pages == 0:
-		t.missing("huge pages", "none are reserved", do)
-	case free < d.Memory:
-		t.warn("huge pages", fmt.Sprintf("%s are free, less than a memory node of %s takes", format.Size(free),
-			format.Size(d.Memory)), do)
+	pool, bytes := hugepages.Read(d.Root), fabrics.NodeOf(d.Memory).Bytes()
+	size := format.Size(pool.Size)
+	do := fmt.Sprintf("'sysctl %s' for an rdma node of %s in pages of %s: an RNIC then needs fewer translations",
+		pool.Setting(bytes), format.Size(d.Memory), size)
+	switch need := pool.Pages(bytes); {
+	case pool.Total == 0:
+		t.missing("huge pages", "there are none of "+size, do)
+	case pool.Free < need:
+		t.warn("huge pages", fmt.Sprintf("%s of %s are free, and an rdma node of %s takes %s",
+			format.Count(pool.Free), size, format.Size(d.Memory), format.Count(need)), do)
 	}
 	if found := d.mounts(func(kind string, _ []string) bool { return kind == "hugetlbfs" }); len(found) > 0 {
 		t.ok("hugetlbfs", "at "+strings.Join(found, ", "))

@@ -18,7 +18,7 @@ Doctor looks at what farkv can use of this machine, and changes nothing:
 
   rdma        devices, ports, addresses (GIDs), path MTU, counters, kernel modules, permissions, libibverbs
   memlock     the limit of locked memory, since registering memory locks it
-  hugepages   how many there are, of each size
+  hugepages   how many there are, of each size, and whether an rdma node of --memory finds enough
   shm         room for pools in shared memory
   pmem        persistent memory: namespaces, devices, file systems that map it directly
   ipmctl      the tool that reads what is written to its media
