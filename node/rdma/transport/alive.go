@@ -45,28 +45,14 @@ func (l *Link) watch(s *stream) {
 		}
 		s.call() // if no worker has read for that long, the stream's goroutine has to
 		now, heard := realtime.Now(), time.Duration(l.heard.Load())
-		// A beat is PingEvery/2 away at most. What a turn takes beyond that, the process stood
-		// still.
-		p.still += max(0, now-looked-PingEvery/2)
+		silent, ask := p.turn(now, looked, heard, p.asked > heard && l.progressed(nc, &p))
 		looked = now
-		switch {
-		// It was asked, and nothing has come in since.
-		case p.asked > heard:
-			if l.progressed(nc, &p) {
-				p.moved, p.still = now, 0
-			}
-			if silent := now - max(heard, p.moved) - p.still; silent > DeadAfter {
-				l.fail(nc, fmt.Errorf("node at %s has said nothing for %v: %w", l.Addr, silent, rdma.ErrNodeDown))
-				return
-			}
-		case now-heard > PingEvery, now-p.asked > sayEvery:
-			// The silence counts from what was heard last, and so does still: it is kept.
-			p = ping{asked: now, still: p.still}
+		if silent > DeadAfter {
+			l.fail(nc, fmt.Errorf("node at %s has said nothing for %v: %w", l.Addr, silent, rdma.ErrNodeDown))
+			return
+		}
+		if ask {
 			l.ping(nc, &p)
-		default:
-			// Something was heard lately. The silence begins anew, and with it the time in which
-			// this process stood still.
-			p.still = 0
 		}
 	}
 }
@@ -97,6 +83,31 @@ type ping struct {
 	// written yet
 	last  uint64
 	acked uint64 // of those, how many were acknowledged
+}
+
+// turn is one look of watch's, at now, behind the one at looked. nearer is whether a ping that is
+// not answered has got nearer to the node since. It returns for how long the node has not answered,
+// and whether it has to be asked, for which p then is.
+func (p *ping) turn(now, looked, heard time.Duration, nearer bool) (silent time.Duration, ask bool) {
+	// A beat is PingEvery/2 away at most. What a turn takes beyond that, the process stood still.
+	p.still += max(0, now-looked-PingEvery/2)
+	switch {
+	// It was asked, and nothing has come in since.
+	case p.asked > heard:
+		if nearer {
+			p.moved, p.still = now, 0
+		}
+		return now - max(heard, p.moved) - p.still, false
+	case now-heard > PingEvery, now-p.asked > sayEvery:
+		// The silence counts from what was heard last, and so does still: of what it was before
+		// that, nothing is kept.
+		*p = ping{asked: now, still: min(p.still, now-heard)}
+		return 0, true
+	}
+	// Something was heard lately. The silence begins anew, and with it the time in which this
+	// process stood still.
+	p.still = 0
+	return 0, false
 }
 
 // ping sends one. No flight waits for its answer, which may come out of turn: see memnode's

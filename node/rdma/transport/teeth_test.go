@@ -21,6 +21,8 @@ var mutants = []teeth.Mutant{
 		Test: "TestPostEndsWithItsConnection"},
 	{Rule: "what waits is bounded", In: "Link.Begin",
 		At: "len($l.$out) > $mostQueued", Do: "false", Test: "TestQueueIsBounded"},
+	{Rule: "time before a node was heard does not count", In: "ping.turn",
+		At: "min($p.$still, $now-$heard)", Do: "$p.$still", Test: "TestGivesUp"},
 }
 
 func TestMutants(t *testing.T) {
