@@ -19,8 +19,8 @@ import (
 // SEND's flights have, and pieces that are gathered are counted from 1.
 const behind = -1
 
-// Rings returns what the pool promises of rings, as this process's device has it: a ring of a node
-// of which the device has a shorter MTU is not connected to.
+// Rings returns what the pool promises of rings, as this process's device has it: a ring is not
+// connected to if its node's device has it promise something else.
 func (e *Endpoint) Rings() (rdma.RingPromises, error) {
 	return e.rings, nil
 }
@@ -140,16 +140,12 @@ func (e *Endpoint) join(p *peer) error {
 	if err != nil {
 		return fmt.Errorf("connect to %s: %w", p.to, err)
 	}
+	// It stands even if the rest fails: the node may have made its end. endWay has it ended then.
+	p.connection = connection
 	answer, err := e.AttachRing(rdma.RingAddr(p.to.addr), p.to.stream, qp.card().bytes())
 	var remote card
 	if err == nil {
 		remote, err = parseCard(answer)
-	}
-	// The node has refused a sender of shorter packets. This one's blocks have to fit the node's
-	// port.
-	if err == nil && 128<<remote.mtu < e.rings.MTU {
-		err = fmt.Errorf("connect to %s, whose device has an MTU of %d, with blocks of %d: %w", p.to, 128<<remote.mtu,
-			e.rings.MTU, rdma.ErrNotSupported)
 	}
 	if err == nil {
 		err = qp.connect(remote)
@@ -158,7 +154,7 @@ func (e *Endpoint) join(p *peer) error {
 		return errors.Join(err, qp.close())
 	}
 	e.did.Connects++
-	p.qp, p.base, p.key, p.connection, p.epoch = qp, remote.base, remote.key, connection, e.Epoch()
+	p.qp, p.base, p.key, p.epoch = qp, remote.base, remote.key, e.Epoch()
 	// The node counts blocks for each queue pair, from 0 as well: see mayAppend.
 	p.sent, p.slow = 0, slowing{}
 	return nil

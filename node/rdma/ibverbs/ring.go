@@ -30,6 +30,7 @@ import (
 type ring struct {
 	region *region
 	o      rdma.RingOptions
+	mtu    int // the longest block of the pool's
 	p      rdma.RingPromises
 	depth  int // places of a stream that the device has at most
 
@@ -93,7 +94,7 @@ const (
 // promises returns what a pool with blocks of so many bytes promises of rings over a device of
 // which the port takes packets of an MTU, as libibverbs counts: a block is one packet. A block
 // longer than a packet of the device could be torn between packets when its sender dies. Both ends
-// compute it: Connect refuses senders whose devices would need shorter blocks.
+// compute it: Connect refuses senders that have computed another.
 func promises(mtu int, port uint8) rdma.RingPromises {
 	mtu = min(mtu, 128<<port)
 	return rdma.RingPromises{MTU: mtu, Counts: true, Streams: rdma.RingStreams(mtu)}
@@ -102,7 +103,7 @@ func promises(mtu int, port uint8) rdma.RingPromises {
 // OpenRing implements memnode.RingRegistration. The region waits for the goroutine when it is
 // closed. Its caller closes the ring before that.
 func (r *region) OpenRing(o rdma.RingOptions, mtu int) (memnode.DeviceRing, error) {
-	own := &ring{region: r, o: o, p: promises(mtu, r.a.limits().mtu), conns: map[uint32]*ringConn{}}
+	own := &ring{region: r, o: o, mtu: mtu, p: promises(mtu, r.a.limits().mtu), conns: map[uint32]*ringConn{}}
 	if err := own.open(); err != nil {
 		return nil, fmt.Errorf("open ring %d: %w", o.Number, errors.Join(err, own.shut()))
 	}
@@ -343,11 +344,13 @@ func (r *ring) Connect(i int, offer []byte) ([]byte, memnode.RingConn, error) {
 	switch {
 	case r.closed:
 		return nil, nil, rdma.ErrNoRing
+	case promises(r.mtu, remote.mtu) != r.p:
+		least := min(r.p.MTU, 128<<remote.mtu)
+		return nil, nil, fmt.Errorf("ring %d has blocks of %d bytes, and the sender's port an MTU of %d: "+
+			"a pool for both has to be made with an MTU of %d at most: %w",
+			r.o.Number, r.p.MTU, 128<<remote.mtu, least, rdma.ErrNotSupported)
 	case i >= len(r.streams):
 		return nil, nil, fmt.Errorf("ring %d has %d streams: %w", r.o.Number, len(r.streams), rdma.ErrAccess)
-	case min(r.p.MTU, 128<<remote.mtu) != r.p.MTU:
-		return nil, nil, fmt.Errorf("ring %d has blocks of %d bytes, and the sender's device an MTU of %d: %w",
-			r.o.Number, r.p.MTU, 128<<remote.mtu, rdma.ErrNotSupported)
 	}
 	s := &r.streams[i]
 	qp, err := s.into.pair(r.cq, accessRead)

@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -120,14 +122,40 @@ func TestStreams(t *testing.T) {
 }
 
 // TestLongerPackets: a sender of which the port takes longer packets than the node's does not
-// connect, as its blocks would not fit the ring's places.
+// connect, as its blocks would not fit the ring's places, and the ring takes no buffers for it.
 func TestLongerPackets(t *testing.T) {
+	needsSoft(t)
+	p := newPool(t, shape{nodes: 1, nodeMTU: 3})
+	_, ring := receiver(t, p.Fabric, 8, 2*ringMTU)
+	from := worker(t, p.Fabric)
+	for _, n := range []int{64, 3000} {
+		ends(t, from, entries(t, from, 1, n), rdma.ErrNotSupported)
+	}
+	if c, err := ring.Count(); err != nil || c.Begun != 0 {
+		t.Errorf("a ring without senders: %+v, %v", c, err)
+	}
+}
+
+// TestFailedJoins: what the node made for a sender that fails to connect goes with the sender.
+func TestFailedJoins(t *testing.T) {
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})
 	receiver(t, p.Fabric, 8, 2*ringMTU)
-	from := worker(t, p.Fabric)
-	from.rings.MTU = 2 * ringMTU
-	ends(t, from, entries(t, from, 1, 64), rdma.ErrNotSupported)
+	p.net.lame.Store(true)
+	before := p.net.open.Load()
+	from, err := p.Fabric.Open("sender")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		ends(t, from, entries(t, from.(*Endpoint), 1, 64), unix.EINVAL)
+	}
+	if err := from.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if n := p.net.open.Load() - before; n != 0 {
+		t.Errorf("the sender has left %d things of the device", n)
+	}
 }
 
 // TestDryAmidEntry has the device find no place for the second block of an entry: nothing else of

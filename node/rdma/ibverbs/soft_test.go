@@ -1,6 +1,7 @@
 package ibverbs
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"sync"
@@ -34,12 +35,15 @@ type network struct {
 	last  uint32
 	open  atomic.Int32 // things that were made and not closed
 
-	fenceless bool // adapters that are made from now on keep no fences
+	// Of adapters that are made from now on:
+	fenceless bool  // they keep no fences
+	mtu       uint8 // as limits.mtu; 0: 5
 
 	slow  atomic.Int64 // ns that every request takes
 	fault atomic.Pointer[func(p *softPair, q request) status]
 	past  atomic.Int64                                      // requests that have arrived, or never will
 	full  atomic.Bool                                       // no memory is registered
+	lame  atomic.Bool                                       // ends that post do not connect
 	hasty atomic.Bool                                       // what finds no buffer is not sent again
 	room  atomic.Pointer[func(p *softPair, q request) bool] // whether a queue pair takes a request
 }
@@ -60,7 +64,7 @@ func newNetwork(t testing.TB) *network {
 func (n *network) adapter() *soft {
 	n.open.Add(1)
 	return &soft{n, limits{inline: 64, depth: 64, room: 1 << 15, pairs: 1 << 20, slots: 1 << 15,
-		mtu: 5, fences: !n.fenceless}}
+		mtu: cmp.Or(n.mtu, 5), fences: !n.fenceless}}
 }
 
 func (s *soft) limits() limits    { return s.lim }
@@ -260,9 +264,14 @@ func (q *softQueue) newPair(depth int, may access, into *softReceives) (pair, er
 
 func (p *softPair) handle() uintptr { return uintptr(p.number) }
 
-func (p *softPair) card() card { return card{qpn: p.number, mtu: 5, rdAtomic: 16, ethernet: true} }
+func (p *softPair) card() card {
+	return card{qpn: p.number, mtu: p.q.s.lim.mtu, rdAtomic: 16, ethernet: true}
+}
 
 func (p *softPair) connect(remote card) error {
+	if p.may == accessNone && p.q.s.net.lame.Load() {
+		return fmt.Errorf("queue pair %d: %w", p.number, unix.EINVAL)
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.peer = remote.qpn

@@ -47,7 +47,8 @@ type shape struct {
 	lease     time.Duration
 	handler   rdma.Handler
 	own       Options
-	unfenced  bool // devices in software that keep no fences
+	unfenced  bool  // devices in software that keep no fences
+	nodeMTU   uint8 // of those of the nodes, as network.mtu
 	security  transport.Security
 	via       func(node int, addr string) string // how a node is reached; nil: by its own address
 }
@@ -123,7 +124,7 @@ func newPool(t testing.TB, s shape) *pool {
 	}
 	p, n := &pool{adapters: newAdapters(t)}, s.nodes
 	if p.net != nil {
-		p.net.fenceless = s.unfenced
+		p.net.fenceless, p.net.mtu = s.unfenced, s.nodeMTU
 	}
 	for i := range n + witnesses(n) {
 		node := start(t, p.adapters, &s, "127.0.0.1:0")
@@ -138,6 +139,9 @@ func newPool(t testing.TB, s shape) *pool {
 	f, err := control.Create(o, control.Geometry{Nodes: n, Memory: s.memory, Telemetry: s.telemetry, Clients: 64}, nil)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if p.net != nil {
+		p.net.mtu = 0
 	}
 	p.Fabric = newFabric(f, p.open(), s.own)
 	closeAtEnd(t, p)
