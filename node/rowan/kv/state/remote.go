@@ -53,7 +53,7 @@ func (a *Asking) Step(ep rdma.Endpoint, log *rowan.Remote, again func(time.Durat
 // repeated.
 func Fatal(err error) bool {
 	return errors.Is(err, rdma.ErrClosed) || errors.Is(err, rdma.ErrRevoked) ||
-		errors.Is(err, rdma.ErrMessageSize)
+		errors.Is(err, rdma.ErrMessageSize) || errors.Is(err, rdma.ErrNotSupported)
 }
 
 // RetryPause is that before an action at another server is tried again.

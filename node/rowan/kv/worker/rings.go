@@ -117,6 +117,9 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 		if a.batch = nil; err == nil {
 			return true, nil
 		}
+		if state.Fatal(err) {
+			return false, err
+		}
 		if _, err := r.w.ended(err); err != nil {
 			return false, err
 		}

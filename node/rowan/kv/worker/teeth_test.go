@@ -21,6 +21,8 @@ var mutants = []teeth.Mutant{
 		At: "$k.late", Do: "$k == nil", Test: "TestQuiet"},
 	{Rule: "an append that failed is repeated", In: "rings.goOn",
 		At: "$err == nil", Do: "$err == nil || true", Test: "TestRepeated"},
+	{Rule: "unless it can never succeed", In: "rings.goOn",
+		At: "if state.Fatal($err) { return false, $err }", Test: "TestRefused"},
 	{Rule: "though there is no room for PUTs", In: "rings.repeat",
 		At: "$r.reserve($a, $*size, true)", Do: "$r.reserve($a, $*size, false)", Test: "TestRepeated"},
 	{Rule: "and for DELs", In: "Worker.send",

@@ -151,6 +151,27 @@ func TestRepeated(t *testing.T) {
 	}
 }
 
+// TestRefused: an append that its backup's node will never take ends the worker, with the reason.
+func TestRefused(t *testing.T) {
+	b := newWorkerBench(t, 2, kv.Rowan)
+	backups, a := b.w.backups.(*rings), &appending{node: 1}
+	if err := backups.reserve(a, 0, false); !errors.Is(err, errAway) { // it makes a sender
+		t.Fatal(err)
+	}
+	for _, c := range []struct{ why, want error }{{rdma.ErrNoRing, nil}, {rdma.ErrNotSupported, rdma.ErrNotSupported}} {
+		a.batch = b.w.ep.Batch()
+		a.batch.Read(rdma.At(1, 0), 8)
+		err := errors.Join(b.w.ep.Post(a.batch), b.w.ep.Wait(a.batch, rdma.All, rdma.Forever))
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.batch.Op(0).Fail(c.why)
+		if acked, err := backups.goOn(&op{}, a, 0); acked || !errors.Is(err, c.want) || c.want == nil && err != nil {
+			t.Errorf("an append that ended in %v: %t, %v", c.why, acked, err)
+		}
+	}
+}
+
 // TestSee: a worker has seen a term when nothing that it began in an earlier one is under way.
 func TestSee(t *testing.T) {
 	b := newWorkerBench(t, 1, kv.Rowan)
