@@ -22,6 +22,8 @@ var mutants = []teeth.Mutant{
 		At: "$p.parts.asking.Lock(); defer $p.parts.asking.Unlock()", Do: "", Test: "TestFencesAreAskedInOrder"},
 	{Rule: "readers speak for no mailbox", In: "session.meet",
 		At: "$s.readOnly && $what > control.MeetAsk", Do: "false", Test: "TestReadersSpeakForNoMailbox"},
+	{Rule: "an answer to an offer is as long as it says", In: "session.meet",
+		At: "len($p) == control.ReplyBytes+transport.Pad($*said)", Do: "true", Test: "TestOffersAreBounded"},
 	{Rule: "lives are checked", In: "session.barred",
 		At: "$r.$life <= $p.$revoked[$r.$client].Load()", Do: "false", Test: "TestRights"},
 	{Rule: "epochs are checked", In: "session.barred",

@@ -88,6 +88,8 @@ var mutants = []teeth.Mutant{
 		At: "max(0, $now-$looked-PingEvery/2)", Do: "0 * $looked", Test: "TestStoodStill"},
 	{Rule: "nor while it had not asked", Pkg: "../transport", In: "ping.turn",
 		At: "ping{asked: $now, still: min($*still)}", Do: "ping{asked: $now}", Test: "TestStoodStill"},
+	{Rule: "a node is told now and then that this process lives", Pkg: "../transport", In: "ping.turn",
+		At: "$now-$p.$asked > $*often", Do: "false", Test: "TestOnlyReceives"},
 	{Rule: "one that is far away is not", Pkg: "../transport", In: "Link.watch",
 		At: "$l.progressed($nc, &$p)", Do: "false", Test: "TestSlowLink"},
 	{Rule: "what comes behind a ping says nothing", Pkg: "../transport", In: "Link.progressed",
