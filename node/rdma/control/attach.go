@@ -2,7 +2,6 @@ package control
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"time"
 
@@ -116,11 +115,10 @@ func (w *Worker) attach(node, what int, to, offer []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	err = w.answered(c, node, transport.DeadAfter)
-	if errors.Is(err, rdma.ErrTimeout) { // the link's reader may still write the answer
-		return nil, fmt.Errorf("node %d: %w: %w", node, rdma.ErrNodeDown, err)
+	if err := w.answeredSoon(c, node, transport.DeadAfter); err != nil {
+		return nil, err // the link's reader may still write the answer
 	}
-	return c.answer, err
+	return c.answer, nil
 }
 
 // Task starts a task with an endpoint that open makes. Close joins it before it gives back what is

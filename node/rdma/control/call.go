@@ -150,6 +150,16 @@ func (w *Worker) call(node int, r *rdma.Request, within time.Duration) error {
 	return err
 }
 
+// answeredSoon is answered where a node that is up answers within that time: without an answer the
+// error wraps rdma.ErrNodeDown, too.
+func (w *Worker) answeredSoon(c *called, node int, within time.Duration) error {
+	err := w.answered(c, node, within)
+	if errors.Is(err, rdma.ErrTimeout) {
+		return fmt.Errorf("node %d: %w: %w", node, rdma.ErrNodeDown, err)
+	}
+	return err
+}
+
 // answered waits until c has ended, and returns its error. After rdma.ErrTimeout c is the link's,
 // and nothing of it may be read. Until then other workers' answers are read here, too. A refusal is
 // worded with the epoch that the frame claimed: a worker that waits does not join another.

@@ -2,7 +2,6 @@ package control
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
@@ -372,10 +371,7 @@ func (w *Worker) MaySend(to rdma.BoxAddr) error {
 	if err != nil {
 		return err
 	}
-	if err = w.answered(c, node, transport.DeadAfter); errors.Is(err, rdma.ErrTimeout) {
-		err = fmt.Errorf("node %d: %w: %w", node, rdma.ErrNodeDown, err)
-	}
-	return err
+	return w.answeredSoon(c, node, transport.DeadAfter)
 }
 
 // Host opens the worker's mailbox, to which messages come from device to device: see Listen. Close

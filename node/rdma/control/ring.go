@@ -159,12 +159,10 @@ func (r *ring) ask(what, n int, buffers []rdma.Span) (count rdma.RingCount, err 
 	if s.Done() {
 		l.Flush()
 	}
-	err = w.answered(c, node, ringPatience)
+	err = w.answeredSoon(c, node, ringPatience)
 	switch {
 	case errors.Is(err, rdma.ErrNoRing):
 		err = fmt.Errorf("it has ended: %w", rdma.ErrClosed)
-	case errors.Is(err, rdma.ErrTimeout):
-		err = fmt.Errorf("node %d: %w: %w", node, rdma.ErrNodeDown, err)
 	case err == nil:
 		count = c.count
 	}

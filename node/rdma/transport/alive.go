@@ -15,11 +15,10 @@ const (
 	// DeadAfter is after how long without a word, since the last one that was heard, a node that
 	// was asked is given up. PingEvery is far below it, and below the silence after which a node
 	// ends a connection. A machine that is busy may not run a process for a good part of a
-	// second. It also bounds how long Link.Keep waits for a node to let a new connection in.
+	// second. It also bounds how long Link.Keep waits for a node to let a new connection in. And so
+	// soon a node is asked though it says much: one that hears nothing over a connection for three
+	// times as long ends it, and a process may do nothing but get messages.
 	DeadAfter = time.Second
-	// sayEvery is how soon a node is asked though it says much: one that hears nothing over a
-	// connection for three times as long ends it, and a process may do nothing but get messages.
-	sayEvery = time.Second
 )
 
 // watch asks a silent node whether it is alive, and gives it up when it does not answer. Time for
@@ -98,7 +97,7 @@ func (p *ping) turn(now, looked, heard time.Duration, nearer bool) (silent time.
 			p.moved, p.still = now, 0
 		}
 		return now - max(heard, p.moved) - p.still, false
-	case now-heard > PingEvery, now-p.asked > sayEvery:
+	case now-heard > PingEvery, now-p.asked > DeadAfter:
 		// The silence counts from what was heard last, and so does still: of what it was before
 		// that, nothing is kept.
 		*p = ping{asked: now, still: min(p.still, now-heard)}
