@@ -11,7 +11,7 @@ import (
 // shutting is a fabric with telemetry that opens no endpoint, as one that is being closed.
 type shutting struct{ rdma.Fabric }
 
-func (shutting) Geometry() rdma.Geometry           { return rdma.Geometry{Nodes: 1, Telemetry: 1} }
+func (shutting) Geometry() rdma.Geometry            { return rdma.Geometry{Nodes: 1, Telemetry: 1} }
 func (shutting) Open(string) (rdma.Endpoint, error) { return nil, rdma.ErrClosed }
 
 type silent struct{}
