@@ -462,6 +462,10 @@ func TestUnlisted(t *testing.T) {
 				if err := s.repairer.Repair(o, shard, []uint32{0}); !errors.Is(err, session.ErrAgain) {
 					t.Errorf("%q: a repair ends with %v", k, err)
 				}
+				word, err := o.ReadWord(o.Table.LockAt(shard, 0))
+				if err != nil || i == 0 && word&table.LockRepair != 0 {
+					t.Errorf("%q: the lock word is %#x without a repairer: %v", k, word, err)
+				}
 			}
 			return nil
 		})
