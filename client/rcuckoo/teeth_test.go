@@ -65,6 +65,8 @@ var mutants = []teeth.Mutant{
 		At: "$s.$owing() || $s.$shards[$shard].$dirty", Do: "$s.$shards[$shard].$dirty", Test: "TestLostEnds"},
 	{Rule: "all that is in flight is waited for", Pkg: "session", In: "Session.KeepFlying",
 		At: "append($st.$Flying, $b)", Do: "append($st.$Flying[:0], $b)", Test: "TestTwoInFlight"},
+	{Rule: "but for READs", Pkg: "session", In: "Session.KeepFlying",
+		At: "case $b.Finished(), $onlyReads($b):", Do: "case $b.Finished():", Test: "TestTwoInFlight"},
 	{Rule: "and by one that only reads", In: "Store.Get",
 		At: "$s.$settler.RunCleanup($o)", Test: "TestLostEnds"},
 	{Rule: "a client that was fenced off while it repaired is followed by another", Pkg: "recovery",
