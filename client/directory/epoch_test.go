@@ -4,11 +4,14 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/quorum"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
 )
 
 // TestEpochUnderAChange: what a change has in hand when the worker joins another epoch is neither
@@ -52,6 +55,44 @@ func TestEpochUnderAChange(t *testing.T) {
 		}
 		return nil
 	}))
+}
+
+// TestRefusedAccept: an accept in an epoch that the worker has left sends nothing. So what the
+// prepare before it has in flight is not taken for accepts, of which buffers leak.
+func TestRefusedAccept(t *testing.T) {
+	l, err := NewLayout(Shape{Nodes: 3, Replicas: 3, Buckets: 1})
+	must(t, err)
+	a := newArena(l, 100)
+	s := sim.New(sim.Options{Nodes: 3, Memory: a.memory(), Handler: node.Serve,
+		Faults: sim.Faults{{Kind: sim.LateFault, Client: "client", At: time.Millisecond, For: time.Second}}})
+	defer s.Close()
+	s.Go("client", func(ep rdma.Endpoint) {
+		m, err := kit.Join(ep)
+		must(t, err)
+		dead := Open(ep, l, a, Options{})
+		dead.promises(t) // the bucket is not settled, so decide comes behind a prepare
+		dead.Close()
+		late := map[rdma.Step]func(){stepPrepare: func() { ep.Sleep(time.Millisecond) }}
+		c := Open(&hook{ep, late}, l, a, Options{Member: m})
+		flying, calls := quorum.Mask(0), 0
+		must(t, c.Change(someHash, 1<<16, func(e []Entry) ([]Entry, error) {
+			if calls++; calls == 1 {
+				flying = c.quorum.Flying()
+				v := s.View()
+				busy := rdma.State{Epoch: v.Epoch + 1, Busy: true}
+				_, err := s.Advance(rdma.State{Epoch: v.Epoch}, busy)
+				must(t, errors.Join(err, s.Fence(busy.Epoch)))
+				_, err = s.Advance(busy, rdma.State{Epoch: busy.Epoch})
+				must(t, errors.Join(err, m.Join()))
+			}
+			return append(e, Entry{someHash, 1}), nil
+		}))
+		if n := c.Stats().Leaked; flying == 0 || n != 0 {
+			t.Errorf("%d buffers leaked: an accept sent nothing, behind a prepare in flight at %b", n, flying)
+		}
+		c.Close()
+	})
+	must(t, s.Run())
 }
 
 // mute is an endpoint that posts nothing while it is shut.

@@ -106,6 +106,8 @@ var mutants = []teeth.Mutant{
 		At: "$c.$spares = [quorum.MaxReplicas]uint16{}", Test: "TestEpochUnderAChange"},
 	{Rule: "a change goes on in the epoch that it began in", In: "Client.gather",
 		At: "$c.$moved()", Do: "false", Test: "TestEpochUnderAChange"},
+	{Rule: "an accept that sends nothing has nothing in flight", In: "Client.gather",
+		At: "$c.$quorum.Forget()", Test: "TestRefusedAccept"},
 	{Rule: "nothing at all agrees with no promise", In: "Client.agreed",
 		At: "$k.$known && ($k.$word == 0 || $k.$word.$accepted())", Do: "$k.sure", Test: "TestWalkIsLast"},
 	// Liveness, and walks.
@@ -130,6 +132,6 @@ var caught = regexp.MustCompile(`not linearizable|operations failed|is used twic
 	`a lookup (behind it )?took|` +
 	`took \d+ trips|an operation took|took long|lookup took|changes by others|is taken for|(is|are) known|` +
 	`a change was refused|a walk round|buffers of a change|was brought along|entries, and|damaged|meet others|` +
-	`other clients changed|: full|worker panicked`)
+	`buffers leaked|other clients changed|: full|worker panicked`)
 
 func TestMutants(t *testing.T) { suite.Run(t, mutants) }

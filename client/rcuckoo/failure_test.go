@@ -462,6 +462,10 @@ func TestUnlisted(t *testing.T) {
 				if err := s.repairer.Repair(o, shard, []uint32{0}); !errors.Is(err, session.ErrAgain) {
 					t.Errorf("%q: a repair ends with %v", k, err)
 				}
+				word, err := o.ReadWord(o.Table.LockAt(shard, 0))
+				if err != nil || i == 0 && word&table.LockRepair != 0 {
+					t.Errorf("%q: the lock word is %#x without a repairer: %v", k, word, err)
+				}
 			}
 			return nil
 		})
@@ -475,12 +479,12 @@ func TestUnlisted(t *testing.T) {
 }
 
 // TestTwoInFlight: a shard where an operation failed is not settled while a verb of the operation
-// is in flight, though what failed since has landed.
+// is in flight, though what failed since has landed. READs that failed are not waited for.
 func TestTwoInFlight(t *testing.T) {
 	const timeout = 4 * impatient
 	p, key := tiny(false, timeout), []byte("key")
 	p.RowsPerLock = p.Rows // the key's rows have one lock
-	run := func(next func(*Store) error, faults ...sim.Fault) (sent uint64) {
+	run := func(next func(*Store) error, flying int, faults ...sim.Fault) (sent uint64) {
 		l, err := table.New(p, 1)
 		must(t, err)
 		o := sim.Hostile(1)
@@ -502,7 +506,11 @@ func TestTwoInFlight(t *testing.T) {
 			if err := next(s); !errors.Is(err, rdma.ErrTimeout) {
 				t.Errorf("what is next ends with %v", err)
 			}
-			for st := &s.session.Shards[l.Place(key).Shard]; st.Dirty && !t.Failed(); ep.Sleep(impatient) {
+			st := &s.session.Shards[l.Place(key).Shard]
+			if n := len(st.Flying); n != flying {
+				t.Errorf("%d batches are waited for, want %d", n, flying)
+			}
+			for ; st.Dirty && !t.Failed(); ep.Sleep(impatient) {
 				if _, err := s.Get(key); err != nil {
 					return err
 				}
@@ -522,12 +530,12 @@ func TestTwoInFlight(t *testing.T) {
 		must(t, m.Run())
 		return sent
 	}
-	sent := run(nil) // with the WRITE that ends the intent, behind the CAS that releases the locks
-	for _, next := range []func(*Store) error{
+	sent := run(nil, 0) // with the WRITE that ends the intent, behind the CAS that releases the locks
+	for i, next := range []func(*Store) error{
 		func(s *Store) error { _, err := s.Get(key); return err },
 		func(s *Store) error { return s.op.Begin().SendHeartbeat(s.session.Table.Place(key).Shard) },
 	} {
-		run(next, sim.Fault{Kind: sim.FlyFault, Client: "late", Verb: sent - 1, For: 5 * timeout},
+		run(next, 1+i, sim.Fault{Kind: sim.FlyFault, Client: "late", Verb: sent - 1, For: 5 * timeout},
 			sim.Fault{Kind: sim.FlyFault, Client: "late", Verb: sent, For: timeout * 3 / 2})
 	}
 }

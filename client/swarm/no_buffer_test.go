@@ -2,7 +2,6 @@ package swarm
 
 import (
 	"testing"
-	"time"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/farkv/farkv/client"
@@ -31,7 +30,7 @@ func expel(t *testing.T, f rdma.Fabric, node int) {
 func TestEndWithoutBuffers(t *testing.T) {
 	for _, op := range []string{"sweep", "DELETE"} {
 		p := small(3, 3, false)
-		p.Values, p.Timeout = Buffers{Segments: 1, Each: 8}, 200*time.Millisecond
+		p.Values = Buffers{Segments: 1, Each: 8}
 		f := storePool(t, 3, p)
 		ep, err := f.Open("master")
 		must(t, err)

@@ -4,7 +4,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client/kit"
@@ -23,15 +22,16 @@ var le = binary.LittleEndian
 //   - Neither of the rows of the key in the extent names the use. A ref is copied only from row
 //     to row, so once no row names it, none ever will. If a row names the extent, the extent is
 //     whole and the key in it is the right one. An extent that is torn has some key or other, and
-//     no row names it, whichever rows are read. An extent without the stamp of the use has the
-//     value of an earlier one at most, of a key that others may write all the time: it is freed
-//     though its rows change between all looks.
+//     no row names it, whichever rows are read. Nor does any name an extent without the stamp of
+//     the use: it is freed without a look.
 //
-// Rows are looked at twice. If both looks find the same versions, neither row changed between
-// them. So at one moment the ref was in neither: it cannot have moved from the row that was read
-// later to the one that was read first. (In a table that grows these are the key's two rows by
-// their own levels: see levels.go of package table.) All of this may be repeated, by any client,
-// and changes nothing then.
+// A row in which the key has another value decides alone, as all entries of a key have one value
+// at any moment: moves and divisions copy it, and an UPDATE changes it in one row when no other
+// has it. Else rows are looked at twice. If both looks find the same versions, neither row changed
+// between them. So at one moment the ref was in neither: it cannot have moved from the row that
+// was read later to the one that was read first. (In a table that grows these are the key's two
+// rows by their own levels: see levels.go of package table.) All of this may be repeated, by any
+// client, and changes nothing then.
 //
 // rowLooks bounds how often rows are looked at that are torn, or change all the time. There is one
 // more look for each level, on the way to the key's rows. Pauses grow up to a millisecond.
@@ -138,14 +138,12 @@ type suspect struct {
 	at table.Place
 	// key is the key in the extent. The batch that read it owns its memory.
 	key []byte
-	// stale: the extent has no value of this use, so no row names the use, or ever will.
-	stale bool
 	// look: first and second are the versions of both rows at the last look.
 	look          bool
 	first, second uint64
 }
 
-// errBusyRows: no two looks have found the same versions.
+// errBusyRows: no two looks have found the same versions, and none has found the key.
 var errBusyRows = errors.New("their rows change all the time")
 
 // rescue frees those of some uses that no row names. There are at most as many as a claim list has,
@@ -173,14 +171,15 @@ func (x *Client) rescue(shard int, refs []table.Ref, until time.Duration) (n int
 		p := b.Op(2*i + 1).Buf
 		switch {
 		case le.Uint64(b.Op(2*i).Buf) != table.Mark(r.Stamp, true): // the claim failed, or the use has ended
+		case le.Uint64(p[table.StampAt:]) != r.Stamp: // the extent has no value of this use
+			idle = append(idle, r)
 		default:
 			// The extent may be torn, so its lengths are not relied on.
 			key := p[table.KeyAt:]
 			if length := le.Uint64(p[table.LengthsAt:]) >> 32; length <= uint64(len(key)) {
 				key = key[:length]
 			}
-			suspects = append(suspects,
-				suspect{Ref: r, at: x.table.Place(key), key: key, stale: le.Uint64(p[table.StampAt:]) != r.Stamp})
+			suspects = append(suspects, suspect{Ref: r, at: x.table.Place(key), key: key})
 		}
 	}
 	for look := 0; len(suspects) > 0 && look < rowLooks+x.table.Levels; look++ {
@@ -191,13 +190,6 @@ func (x *Client) rescue(shard int, refs []table.Ref, until time.Duration) (n int
 			return 0, err
 		}
 	}
-	// A stale one is idle without a look, and its key may be one that is written all the time.
-	suspects = slices.DeleteFunc(suspects, func(u suspect) bool {
-		if u.stale {
-			idle = append(idle, u.Ref)
-		}
-		return u.stale
-	})
 	if n, err = x.end(shard, idle, until); err == nil && len(suspects) > 0 {
 		err = fmt.Errorf("look for %d extents in their rows: %w: %w", len(suspects), errBusyRows, rdma.ErrTimeout)
 	}
@@ -221,15 +213,17 @@ func (x *Client) look(
 	rest := suspects[:0]
 	for i, u := range suspects {
 		r1, r2 := table.Row(b.Op(2*i).Buf), table.Row(b.Op(2*i+1).Buf)
-		// One whole row that names the use decides. That no row names it takes two whole rows,
-		// twice.
+		// One whole row that has the key decides. That no row has it takes two whole rows, twice.
 		whole1, whole2 := x.table.Valid(r1, shard, u.at.First), x.table.Valid(r2, shard, u.at.Second)
-		if whole1 && x.inUse(r1, u) || whole2 && x.inUse(r2, u) {
+		has1, named1 := x.find(r1, whole1, u)
+		has2, named2 := x.find(r2, whole2, u)
+		if named1 || named2 {
 			continue
 		}
 		// Follow corrects the place, for the next look.
 		both := whole1 && whole2 && x.table.Follow(&u.at, r1, r2)
-		if both && u.look && x.table.Version(r1) == u.first && x.table.Version(r2) == u.second {
+		if has1 || has2 ||
+			both && u.look && x.table.Version(r1) == u.first && x.table.Version(r2) == u.second {
 			idle = append(idle, u.Ref)
 			continue
 		}
@@ -241,19 +235,20 @@ func (x *Client) look(
 	return rest, idle, nil
 }
 
-// inUse reports whether a valid row names a use: by the key in its extent, with its stamp. The
-// stamp tells the use from others of the same extent, which the key may have had before.
-func (x *Client) inUse(r table.Row, u suspect) bool {
+// find reports whether a row has the key in a use's extent, and whether it names the use there, by
+// its stamp. The stamp tells the use from others of the same extent, which the key may have had
+// before. Of a row that is not whole it reports neither.
+func (x *Client) find(r table.Row, whole bool, u suspect) (has, named bool) {
 	slot := x.table.Find(r, u.key)
-	if slot < 0 {
-		return false
+	if !whole || slot < 0 || !x.table.Sound(x.table.Entry(r, slot)) {
+		return false, false
 	}
 	e := x.table.Entry(r, slot)
-	if !x.table.Sound(e) || !e.Meta.Extent() {
-		return false
+	if !e.Meta.Extent() {
+		return true, false
 	}
-	named := x.table.Form.Ref(e)
-	return named.Extent == u.Extent && named.Stamp == u.Stamp
+	ref := x.table.Form.Ref(e)
+	return true, ref.Extent == u.Extent && ref.Stamp == u.Stamp
 }
 
 // end ends uses, and returns how many had not ended before. It is step 8 of extent.go of package

@@ -198,30 +198,51 @@ func (e eager) Post(b *rdma.Batch) error {
 	return e.Endpoint.Post(b)
 }
 
-// TestStaleContent: an extent without a value of its use is freed however often the rows of the key
-// change that an earlier use has left in it.
-func TestStaleContent(t *testing.T) {
+// TestBusyRows: an extent that no row names is freed though the rows of the key in it change
+// between all looks, if it has no value of its use, or if the key has another value.
+func TestBusyRows(t *testing.T) {
 	p := small()
 	p.Shards = 1
 	l, v := homestead(t, p, 1)
-	x, other, keeper := extentsOn(t, l, v), extentsOn(t, l, v), extentsOn(t, l, v)
 	key := []byte("hot")
-	r, err := takeNow(x, 0, 5)
-	must(t, err)
-	earlier := r
-	earlier.Stamp = 0
-	write(t, x, func(b *rdma.Batch) { l.AddValue(b, 0, earlier, key, []byte("value")) })
-	version := uint64(0)
-	keeper.ep = eager{keeper.ep, steps.ReadRowsOfExtents, func() {
-		write(t, other, func(b *rdma.Batch) {
-			n, row := l.Place(key).First, table.Row(b.Alloc(l.RowBytes))
-			clear(row)
-			version++
-			l.Seal(row, 0, n, version)
-			b.Write(l.RowAt(l.Leads[0], n), row)
-		})
-	}}
-	if n, err := keeper.Leave(0, x.id); n != keeper.want() || err != nil {
-		t.Errorf("%d of %d extents are freed: %v", n, keeper.want(), err)
+	at := l.Place(key)
+	inline := func(r table.Ref) table.Entry { return l.Inline(make([]byte, l.EntryBytes), key, nil) }
+	another := func(r table.Ref) table.Entry {
+		r.Stamp++
+		return l.Named(make([]byte, l.EntryBytes), key, r)
+	}
+	for _, c := range []struct {
+		busy  string
+		row   uint32
+		entry func(table.Ref) table.Entry
+		stamp uint64 // of the content, less than that of the use
+	}{
+		{"content of an earlier use", at.First, nil, 1},
+		{"a value in the first row", at.First, inline, 0},
+		{"a value in the second row", at.Second, inline, 0},
+		{"another use", at.Second, another, 0},
+	} {
+		x, other, keeper := extentsOn(t, l, v), extentsOn(t, l, v), extentsOn(t, l, v)
+		r, err := takeNow(x, 0, 5)
+		must(t, err)
+		content := r
+		content.Stamp -= c.stamp
+		write(t, x, func(b *rdma.Batch) { l.AddValue(b, 0, content, key, []byte("value")) })
+		version := uint64(0)
+		keeper.ep = eager{keeper.ep, steps.ReadRowsOfExtents, func() {
+			write(t, other, func(b *rdma.Batch) {
+				row := table.Row(b.Alloc(l.RowBytes))
+				clear(row)
+				if c.entry != nil {
+					l.Put(row, 0, c.entry(r))
+				}
+				version++
+				l.Seal(row, 0, c.row, version)
+				b.Write(l.RowAt(l.Leads[0], c.row), row)
+			})
+		}}
+		if n, err := keeper.Leave(0, x.id); n != keeper.want() || err != nil {
+			t.Errorf("%s: %d of %d extents are freed: %v", c.busy, n, keeper.want(), err)
+		}
 	}
 }

@@ -16,7 +16,10 @@ import (
 // The client is fenced off, so nothing of it lands any more. Its redo is behind its intent: the
 // repair of the words that the intent names carries it out. A crash of the master leaves leases
 // that name the master, which the next repairer fences off, and an intent that is idle or still
-// names the words. So the next try finds what is left to do.
+// names the words. So the next try finds what is left to do, but in one case: the client died
+// while it cleared lock words, and the repair of them waited for too long. It leaves locks and
+// repair bits that no lease and no intent names. A client that wants one of the words repairs it
+// after a failure timer (locks.Detector.Stuck).
 func (e *Settler) Recover(o *session.Op, shard int, c rdma.ClientID) error {
 	// First comes what an earlier repair of the master left, or the last holder of its identity.
 	if err := e.Settled(o, shard); err != nil {

@@ -124,15 +124,17 @@ func (p *Repairer) repairOnce(o *session.Op, m *Mending) error {
 		return err
 	}
 	err := p.repairLeased(o, m)
-	// Step 5 took too long, so nothing was changed: clients may take locks in these words again.
-	if errors.Is(err, session.ErrWaited) {
+	// It ended by step 5, so nothing was changed: clients may take locks in these words again. The
+	// next try may not get as far, so the bits are unset while the leases are held.
+	early := errors.Is(err, session.ErrAgain) || errors.Is(err, session.ErrWaited)
+	if early {
 		if undone := p.UnsetRepair(o, m); undone != nil {
 			return undone
 		}
 	}
 	// After any other error a verb may still land, so the leases are kept until the shard is
 	// settled.
-	if err == nil || errors.Is(err, session.ErrAgain) || errors.Is(err, session.ErrWaited) {
+	if err == nil || early {
 		if freed := p.FreeLeases(o, m); freed != nil {
 			return freed
 		}
@@ -395,9 +397,10 @@ func (p *Repairer) SetRepair(o *session.Op, m *Mending) error {
 	return nil
 }
 
-// UnsetRepair gives up a repair that has waited for too long, before any row or intent was changed.
-// Bits that it has not set stay: without them clients that wait for a lock which no intent names
-// would take each other for its holders, and none would repair the word.
+// UnsetRepair gives up a repair before it has changed any row or intent. The leases must be held:
+// without them another repairer may rely on a bit that this one has set. Bits that it has not set
+// stay: without them clients that wait for a lock which no intent names would take each other for
+// its holders, and none would repair the word.
 func (p *Repairer) UnsetRepair(o *session.Op, m *Mending) error {
 	if len(m.set) == 0 {
 		return nil
