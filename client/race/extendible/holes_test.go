@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/client/rtx"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
+	"github.com/farkv/farkv/workloads/check/wait"
 )
 
 // TestTornPair: a pair that is damaged is not taken for another one, or for none.
@@ -163,5 +164,41 @@ func TestUnfinishedRehash(t *testing.T) {
 		has(t, s, keys+1)
 		must(t, s.Close())
 		sound(t, f, keys+1)
+	}
+}
+
+// TestRehashOfDeadNode: a worker has left a rehash unfinished when a node dies, so that it cannot
+// end the rehash. Its GET of a key that the rehash moves ends within its timeout, and it leaves:
+// only then it is fenced off and recovered.
+func TestRehashOfDeadNode(t *testing.T) {
+	f := memPool(t, 2, Locked, Params{Groups: 4, PairBytes: 64, Depth: 8, Clients: 8, Timeout: time.Second})
+	const keys = 20
+	s := failingOn(t, f, stepMoveSlot, rdma.ErrNodeDown, keys)
+	if err := s.split(); !errors.Is(err, client.ErrUncertain) {
+		t.Fatalf("the rehash ends in %v", err)
+	}
+	must(t, f.(rdma.NodeKiller).KillNode(1))
+	moving := keys // a key that is not there, so that no pair is read
+	for s.start(key(moving)); !(subtable{}).moves(s.op.hash); s.start(key(moving)) {
+		moving++
+	}
+	for _, c := range []struct {
+		what string
+		do   func() error
+		want error
+	}{
+		{"GET", func() error { _, err := s.Get(key(moving)); return err }, rdma.ErrNodeDown},
+		{"Close", s.Close, client.ErrUncertain},
+	} {
+		ended := make(chan error, 1)
+		go func() { ended <- c.do() }()
+		select {
+		case err := <-ended:
+			if !errors.Is(err, c.want) {
+				t.Errorf("%s ends in %v, want %v", c.what, err, c.want)
+			}
+		case <-time.After(wait.Hang):
+			t.Fatalf("%s does not end", c.what)
+		}
 	}
 }

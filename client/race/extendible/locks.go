@@ -187,14 +187,20 @@ func (k *locks) finish(r *rehash, c rdma.ClientID) error {
 	return err
 }
 
-// settle ends the worker's own rehash as a recovery would.
+// settle ends the worker's own rehash as a recovery would. That may take longer than an operation,
+// which has all of its time behind it. A failure counts as the operation's own time, so that its
+// tries end.
 func (k *locks) settle() error {
 	if !k.unfinished {
 		return nil
 	}
+	spent := k.s.trips.Budget
 	err := k.recover(k.s.id)
-	k.s.trips.Begin()
-	k.unfinished = err != nil
+	if k.unfinished = err != nil; k.unfinished {
+		k.s.trips.Budget = spent
+	} else {
+		k.s.trips.Begin()
+	}
 	return err
 }
 

@@ -65,6 +65,8 @@ var mutants = []teeth.Mutant{
 		At: "return fmt.Errorf(\"split a subtable: %w\", $err)", Do: "return errTime", Test: "TestUnfinishedRehash"},
 	{Rule: "a GET ends the rehash that its worker has left", In: "locks.await",
 		At: "$err == nil && $e.holder() == $k.s.id", Do: "false", Test: "TestUnfinishedRehash"},
+	{Rule: "what an operation spends on a rehash that it cannot end counts", In: "locks.settle",
+		At: "$k.s.trips.Budget = $spent", Do: "_ = spent; k.s.trips.Begin()", Test: "TestRehashOfDeadNode"},
 	// Memory.
 	{Rule: "a use of a block has a tag of its own", In: "memory.replaced",
 		At: "$m.tag($w) + 1", Do: "m.tag(w)"},
