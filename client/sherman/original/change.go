@@ -79,7 +79,10 @@ func (s *Store) write(what string, key, value []byte, try func(key, value []byte
 			continue
 		}
 		if s.unresolved.open {
+			did := done
 			done, err = s.settled(err)
+			// What took effect may be an older separator, which came before the write.
+			done = done && (did || s.unresolved.word.op() != opAdopt)
 		} else {
 			s.unused()
 		}

@@ -81,6 +81,12 @@ func hasCAS(b *rdma.Batch) bool {
 	return false
 }
 
+// hasLock reports whether a batch releases a lock that was taken for an operation.
+func hasLock(b *rdma.Batch, o operation) bool {
+	last := b.Op(b.Len() - 1)
+	return last.Verb == rdma.CompareSwap && lockWord(last.Expect).op() == o
+}
+
 // TestSettledTwice: a write-back is lost, and so is the answer of the release by
 // which it is settled. The lock is free then, and the write did not take effect.
 func TestSettledTwice(t *testing.T) {
@@ -220,6 +226,44 @@ func TestReleaseFails(t *testing.T) {
 	e.fate = allLand
 	must(t, s.Insert(key(2*n), []byte("value")))
 	checkAfterClose(t, f, s, n+1)
+}
+
+// TestAdoptFails: an INSERT into a full leaf first inserts an older separator. That takes effect,
+// but its answer is lost, and it is settled at the second try. It does not count as the INSERT.
+func TestAdoptFails(t *testing.T) {
+	f := memPool(t, 1, tornParams)
+	s, e := lossyOn(t, f)
+	e.err = rdma.ErrTimeout
+	e.fate = func(b *rdma.Batch) fate {
+		if s.stats.Splits == 2 && b.Step() == stepLock { // of the second split's separator
+			return isLost
+		}
+		return lands
+	}
+	key := func(n int) []byte { return fmt.Appendf(nil, "key%02d", n) }
+	n := 0
+	for ; len(s.pending) == 0; n++ {
+		must(t, s.Insert(key(n), []byte("value")))
+	}
+	wrote, late := false, false
+	e.fate = func(b *rdma.Batch) fate {
+		switch {
+		case b.Step() == stepWriteBack && hasLock(b, opAdopt) && !wrote:
+			wrote = true
+			return answerIsLost
+		case b.Step() == stepSettle && !late:
+			late = true
+			return isLost
+		}
+		return lands
+	}
+	for ; !wrote && n < 50; n++ {
+		must(t, s.Insert(key(n), []byte("value")))
+	}
+	if !wrote || !late {
+		t.Errorf("the answer of the write-back was lost: %v, and that of the first try to settle it: %v", wrote, late)
+	}
+	checkAfterClose(t, f, s, n)
 }
 
 // TestHandedOverInVain: a worker that is to get a lock within its process fails

@@ -75,6 +75,8 @@ var mutants = []teeth.Mutant{
 		Do: "err != nil && !s.unresolved.open && s.rejoin(err)", Test: "TestSeparatorFails"},
 	{Rule: "nothing is locked behind a release that is to be settled", In: "Store.insert",
 		At: "if $err := $s.unlock(); $err != nil { $*fail }", Do: "_ = s.unlock()", Test: "TestReleaseFails"},
+	{Rule: "a separator that took effect does not count as the INSERT", In: "Store.write",
+		At: "$done = $done && $*own", Do: "_ = did", Test: "TestAdoptFails"},
 	{Rule: "a release of settle's own does not say that the write took effect", In: "locker.trySettle",
 		At: "$d.left != nil", Do: "false", Test: "TestSettledTwice"},
 	{Rule: "a lock that was handed over in vain is the next one's in line", In: "LocalLocks.Leave",
