@@ -108,9 +108,9 @@ type clientState struct {
 //
 // The claim is kept until no verb of the recovery is in flight. Otherwise another
 // client could replay the log while a WRITE of this worker lands late, over what
-// a third client has committed. A WRITE that its node did not answer may land until
-// a later try has reached the node, so that try yields the claim. A crash leaves
-// the claim, which is free when this worker is recovered itself.
+// a third client has committed. A WRITE of a replay that failed may land until a later
+// try has replayed the log, so that try yields the claim. A crash leaves the claim,
+// which is free when this worker is recovered itself.
 func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	if c == 0 || int(c) > w.Clients {
 		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
@@ -128,7 +128,11 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 		return fmt.Errorf("recover client %d: %w", c, err)
 	}
 	err = w.recoverClaimed(c, claim, still)
+	at := w.log(c).Add(claimAt)
 	if landed := w.land(); landed != nil {
+		if !w.unreplayed[c] {
+			w.pendingReleases = append(w.pendingReleases, swap{at, claim, claim.written()})
+		}
 		return errors.Join(err, landed)
 	}
 	if err == nil {
@@ -137,7 +141,6 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	if w.unreplayed[c] {
 		return fmt.Errorf("recover client %d: %w", c, err)
 	}
-	at := w.log(c).Add(claimAt)
 	_, _, yielded := w.trips.Swap(stepYieldLog, at, uint64(claim), uint64(claim.written()))
 	if yielded != nil {
 		w.pendingReleases = append(w.pendingReleases, swap{at, claim, claim.written()})
@@ -189,7 +192,10 @@ func (w *Worker) claim(c rdma.ClientID) (Version, error) {
 	}
 	_, ok, err := w.trips.Swap(stepClaim, at, uint64(now), uint64(mine))
 	if err != nil {
-		w.pendingReleases = append(w.pendingReleases, swap{at, mine, mine.written()})
+		// A claim that is kept is not released: the next try takes it, by whichever word.
+		if !w.unreplayed[c] {
+			w.pendingReleases = append(w.pendingReleases, swap{at, mine, mine.written()})
+		}
 		return 0, err
 	}
 	if !ok {
@@ -220,7 +226,7 @@ func (w *Worker) recoverClaimed(c rdma.ClientID, claim Version, still func() (bo
 	}
 	if e.entries != nil {
 		if err := w.replay(e.entries, e.lock); err != nil {
-			if still != nil && errors.Is(err, rdma.ErrNodeDown) {
+			if still != nil {
 				w.unreplayed[c] = true
 			}
 			return err

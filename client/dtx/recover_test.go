@@ -88,16 +88,35 @@ func TestReplayOnce(t *testing.T) {
 // there is held up, and may land later.
 type lateReplay struct {
 	rdma.Endpoint
+	step rdma.Step
 	node int // -1: it reaches all
 	held []rdma.Op
+	// silent: the batch is not answered at all during so many waits. All of it is held up.
+	silent int
+	// posted puts a batch in flight.
+	posted func(b *rdma.Batch)
+	// batch is the one that is in flight; nil: none is.
+	batch *rdma.Batch
 }
 
 func (e *lateReplay) Post(b *rdma.Batch) error {
-	cut := b.Step() == stepReplay && e.node >= 0
+	if b.Step() != e.step || e.node < 0 {
+		return e.Endpoint.Post(b)
+	}
+	if e.silent > 0 {
+		for i := range b.Len() {
+			late := *b.Op(i)
+			late.Buf = bytes.Clone(late.Buf)
+			e.held = append(e.held, late)
+		}
+		e.batch = b
+		e.posted(b)
+		return nil
+	}
 	for i := range b.Len() {
 		op := b.Op(i)
 		switch late := *op; {
-		case !cut || op.Addr.Node() != e.node:
+		case op.Addr.Node() != e.node:
 		case op.Verb == rdma.Write:
 			late.Buf = bytes.Clone(op.Buf)
 			e.held = append(e.held, late)
@@ -109,46 +128,106 @@ func (e *lateReplay) Post(b *rdma.Batch) error {
 	}
 	err := e.Endpoint.Post(b)
 	for i := range b.Len() {
-		if op := b.Op(i); cut && op.Addr.Node() == e.node {
+		if op := b.Op(i); op.Addr.Node() == e.node {
 			op.Fail(rdma.ErrNodeDown)
 		}
 	}
 	return err
 }
 
+func (e *lateReplay) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	if b == e.batch {
+		if e.silent--; e.silent >= 0 {
+			return rdma.ErrTimeout
+		}
+		for i := range b.Len() {
+			b.Op(i).Fail(rdma.ErrNodeDown)
+		}
+		b.CompleteAll()
+		e.batch = nil
+	}
+	return e.Endpoint.Wait(b, n, within)
+}
+
 // TestLateReplay: a node does not answer the WRITE of a recovery, which lands later. No other
 // client has replayed the log by then, so it is not written over what a third one has committed.
 func TestLateReplay(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		silent int
+		err    error // of the recovery
+		again  bool  // it is tried again, and the answer of its claim is lost
+	}{
+		{"down", 0, rdma.ErrNodeDown, false},
+		{"down, and claimed again", 0, rdma.ErrNodeDown, true},
+		{"down behind the time", 1, rdma.ErrTimeout, false},
+		{"silent", 2, rdma.ErrTimeout, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f, l := pool(t, Shape{Roots: 3})
+			a, b, free := l.Root(0), l.Root(1), l.Root(2)
+			w := worker(t, f, l, Options{})
+			must(t, set(w, "old", a, b, free))
+			ep, err := f.Open("dead")
+			must(t, err)
+			dead := open(t, fault.New(ep, fault.Fault{Step: stepCommit, Crash: fault.Stop}), l, Options{})
+			wantError(t, set(dead, "dead's", a, b), rdma.ErrClosed)
+			must(t, f.Revoke(dead.id))
+			must(t, ep.Close())
+			meant := f.Clients()[slices.IndexFunc(f.Clients(), func(c rdma.Client) bool { return c.ID == dead.id })]
+			ep, err = f.Open("cut off")
+			must(t, err)
+			answers := &deaf{Endpoint: ep}
+			e := &lateReplay{Endpoint: answers, step: stepReplay, node: 1 - l.log(dead.id).Node(), silent: c.silent,
+				posted: ep.(interface{ Posted(*rdma.Batch) }).Posted}
+			slow := open(t, e, l, Options{})
+			wantError(t, slow.Adopt(f, meant), c.err)
+			if c.again {
+				answers.step = stepClaim
+				wantError(t, slow.Adopt(f, meant), rdma.ErrTimeout)
+				must(t, set(slow, "slow's", free))
+			}
+			wantError(t, slow.Close(), client.ErrUncertain)
+			other := worker(t, f, l, Options{Timeout: brief})
+			wantError(t, other.Recover(dead.id), rdma.ErrTimeout)
+			wantError(t, set(other, "later", a, b), rdma.ErrTimeout)
+			raw := newRaw(t, f, l).ep
+			late := raw.Batch()
+			for _, op := range e.held {
+				if op.Verb == rdma.Write {
+					late.Write(op.Addr, op.Buf)
+				} else {
+					late.CompareSwap(op.Addr, op.Expect, op.Value)
+				}
+			}
+			must(t, rdma.Do(raw, late, time.Second))
+			e.node = -1
+			must(t, slow.Adopt(f, meant))
+			must(t, slow.Close())
+			must(t, w.Recover(dead.id))
+			wantData(t, w, "[dead's dead's]", a, b)
+		})
+	}
+}
+
+// TestSlowRecovery: the node of a log does not answer in time when a recovery is about to say that
+// all is over. Behind that the worker leaves, and its claim is in the way of no other one.
+func TestSlowRecovery(t *testing.T) {
 	f, l := pool(t, Shape{Roots: 2})
 	a, b := l.Root(0), l.Root(1)
-	w := worker(t, f, l, Options{})
-	must(t, set(w, "old", a, b))
-	ep, err := f.Open("dead")
-	must(t, err)
-	dead := open(t, fault.New(ep, fault.Fault{Step: stepCommit, Crash: fault.Stop}), l, Options{})
+	dead := doomed(t, f, l, stepCommit)
 	wantError(t, set(dead, "dead's", a, b), rdma.ErrClosed)
 	must(t, f.Revoke(dead.id))
-	must(t, ep.Close())
-	meant := f.Clients()[slices.IndexFunc(f.Clients(), func(c rdma.Client) bool { return c.ID == dead.id })]
-	ep, err = f.Open("cut off")
+	ep, err := f.Open("cut off")
 	must(t, err)
-	e := &lateReplay{Endpoint: ep, node: 1 - l.log(dead.id).Node()}
+	e := &lateReplay{Endpoint: ep, silent: 2, posted: ep.(interface{ Posted(*rdma.Batch) }).Posted}
 	slow := open(t, e, l, Options{})
-	wantError(t, slow.Adopt(f, meant), rdma.ErrNodeDown)
-	other := worker(t, f, l, Options{Timeout: brief})
-	wantError(t, other.Recover(dead.id), rdma.ErrTimeout)
-	wantError(t, set(other, "later", a, b), rdma.ErrTimeout)
-	wantError(t, slow.Close(), client.ErrUncertain)
-	raw := newRaw(t, f, l).ep
-	late := raw.Batch()
-	late.Write(e.held[0].Addr, e.held[0].Buf)
-	late.CompareSwap(e.held[1].Addr, e.held[1].Expect, e.held[1].Value)
-	must(t, rdma.Do(raw, late, time.Second))
-	e.node = -1
-	must(t, slow.Adopt(f, meant))
+	e.step = stepEnd
+	wantError(t, slow.Recover(dead.id), rdma.ErrTimeout)
 	must(t, slow.Close())
+	other := worker(t, f, l, Options{})
 	must(t, other.Recover(dead.id))
-	wantData(t, w, "[dead's dead's]", a, b)
+	wantData(t, other, "[dead's dead's]", a, b)
 }
 
 // TestDeadMaster: when a client dies in a recovery, another one takes the
