@@ -147,6 +147,11 @@ func (k *locker) lock(r ref, op operation, kind int) ([]byte, error) {
 	}
 	if err != nil {
 		k.turns.Leave(&k.turn, 0)
+		// The worker ahead may have handed the lock over when this one gave up. Behind another
+		// failure settle does it.
+		if !k.unresolved.open {
+			_ = k.releaseUnclaimed()
+		}
 		return nil, fmt.Errorf("lock node %v: %w", r, err)
 	}
 	return h.image, nil

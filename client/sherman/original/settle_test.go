@@ -266,6 +266,20 @@ func TestAdoptFails(t *testing.T) {
 	checkAfterClose(t, f, s, n)
 }
 
+// leaving are local locks for which something happens before a worker next leaves its line.
+type leaving struct {
+	*LocalLocks
+	before func() // nil: nothing
+}
+
+func (l *leaving) Leave(w *Waiter, word uint64) bool {
+	if f := l.before; f != nil {
+		l.before = nil
+		f()
+	}
+	return l.LocalLocks.Leave(w, word)
+}
+
 // TestHandedOverInVain: a worker that is to get a lock within its process fails
 // before it has made the lock its own. The lock is the next worker's of the
 // process, or is released by one that leaves, or by the one that failed.
@@ -276,23 +290,25 @@ func TestHandedOverInVain(t *testing.T) {
 		err error
 		// then is done behind that, by the worker that handed the lock over, and by a third one.
 		then func(from, third *Store, key []byte) error
+		// late: it gets the lock when it gives up.
+		late bool
 	}{
-		{"next", nil, func(_, third *Store, key []byte) error { return third.Update(key, []byte("third")) }},
-		{"again", nil, func(from, _ *Store, key []byte) error { return from.Update(key, []byte("again")) }},
-		{"leaves", nil, func(from, _ *Store, _ []byte) error { return from.Close() }},
-		{"third leaves", nil, func(_, third *Store, _ []byte) error { return third.Close() }},
-		{"timeout", rdma.ErrTimeout, func(_, _ *Store, _ []byte) error { return nil }},
-		{"goes on", rdma.ErrNodeDown, func(_, _ *Store, _ []byte) error { return nil }},
+		{"next", nil, func(_, third *Store, key []byte) error { return third.Update(key, []byte("third")) }, false},
+		{"again", nil, func(from, _ *Store, key []byte) error { return from.Update(key, []byte("again")) }, false},
+		{"leaves", nil, func(from, _ *Store, _ []byte) error { return from.Close() }, false},
+		{"third leaves", nil, func(_, third *Store, _ []byte) error { return third.Close() }, false},
+		{"timeout", rdma.ErrTimeout, func(_, _ *Store, _ []byte) error { return nil }, false},
+		{"goes on", rdma.ErrNodeDown, func(_, _ *Store, _ []byte) error { return nil }, false},
+		{"gives up", rdma.ErrTimeout, func(_, _ *Store, _ []byte) error { return nil }, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := memPool(t, 1, small(1, 1000, 8))
-			turns := NewLocalLocks(DefaultHands)
-			brief := Options{Turns: turns, Timeout: 200 * time.Millisecond}
-			from, third := storeOn(t, f, brief), storeOn(t, f, brief)
-			other := storeOn(t, f, Options{Timeout: brief.Timeout})
+			turns := &leaving{LocalLocks: NewLocalLocks(DefaultHands)}
+			o := Options{Turns: turns}
+			from, third, other := storeOn(t, f, o), storeOn(t, f, o), storeOn(t, f, Options{})
 			ep, err := f.Open("fails")
 			must(t, err)
-			s, err := Open(ep, brief)
+			s, err := Open(ep, o)
 			must(t, err)
 			key := []byte("key")
 			must(t, from.Insert(key, []byte("first")))
@@ -308,7 +324,10 @@ func TestHandedOverInVain(t *testing.T) {
 					must(t, f.RevokeLife(rdma.Client{ID: ep.Client(), Life: ep.Life()}))
 				}
 			}
-			failed := false
+			if c.late {
+				e.asleep, turns.before = nil, func() { must(t, from.unlock()) }
+			}
+			failed := c.late
 			e.fate = func(b *rdma.Batch) fate {
 				if c.err == nil || failed || b.Step() != stepLock {
 					return lands
@@ -317,8 +336,9 @@ func TestHandedOverInVain(t *testing.T) {
 				return isLost
 			}
 			err = s.Update(key, []byte("second"))
-			if (err == nil) != (c.name == "goes on") || e.asleep != nil || from.stats.HandOvers > 0 {
-				t.Errorf("it was to get a lock: %v; its UPDATE: %v", e.asleep == nil, err)
+			got := e.asleep == nil && turns.before == nil
+			if (err == nil) != (c.name == "goes on") || !got || from.stats.HandOvers > 0 {
+				t.Errorf("it was to get a lock: %v; its UPDATE: %v", got, err)
 			}
 			if c.err == nil {
 				own, err := f.Open("master")

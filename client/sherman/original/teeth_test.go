@@ -83,6 +83,8 @@ var mutants = []teeth.Mutant{
 		At: "$l.first = $w.next", Do: "l.first, l.word = w.next, 0", Test: "TestHandedOverInVain"},
 	{Rule: "a worker that leaves releases what was handed over in vain", In: "Store.tryLeave",
 		At: "if $err := $s.releaseUnclaimed(); $err != nil { $*fail }", Do: "", Test: "TestHandedOverInVain"},
+	{Rule: "a worker that gives up releases what it is handed meanwhile", In: "locker.lock",
+		At: "_ = $k.releaseUnclaimed()", Do: "", Test: "TestHandedOverInVain"},
 	{Rule: "a worker that was to take a lock over releases it behind its failure", In: "locker.settle",
 		At: "_ = $k.releaseUnclaimed()", Do: "", Test: "TestHandedOverInVain"},
 	// Recovery.
