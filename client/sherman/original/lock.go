@@ -87,6 +87,8 @@ type locker struct {
 	// unresolved is what a failure has left: see settle.go. While it is open the worker
 	// does nothing else.
 	unresolved unresolvedWrite
+	// releasing is a batch of releaseUnclaimed that may be in flight; nil: none is.
+	releasing *rdma.Batch
 	// pending are separators of splits that parents do not have yet, in the order
 	// of the splits: a parent is there before its own separator is due.
 	pending []separator
@@ -271,9 +273,13 @@ func (k *locker) release() error {
 // releaseUnclaimed releases the locks that were handed over to workers which failed
 // before they made them their own, if no other worker of the process waits for
 // them. Nothing is written under such a lock, and the CAS expects the word by which
-// it was handed over. So it does no harm if it lands late, or if another worker
-// takes the lock over meanwhile.
+// it was handed over. So it does no harm if another worker takes the lock over
+// meanwhile, or if it lands late, as long as that word does not come back: see README.md.
+// One that was not answered in time is waited for first.
 func (k *locker) releaseUnclaimed() error {
+	if err := k.landed(&k.releasing); err != nil {
+		return fmt.Errorf("release a lock that was handed over: %w", err)
+	}
 	for {
 		at, word := k.turns.Unclaimed()
 		if word == 0 {
@@ -281,11 +287,15 @@ func (k *locker) releaseUnclaimed() error {
 		}
 		b := k.ep.Batch()
 		b.CompareSwap(rdma.Addr(at), word, 0)
-		err := k.do(stepRelease, b)
-		b.Release()
-		if err != nil {
+		if err := k.do(stepRelease, b); err != nil {
+			if k.sent {
+				k.releasing = b
+			} else {
+				b.Release()
+			}
 			return fmt.Errorf("release a lock that was handed over: %w", err)
 		}
+		b.Release()
 		k.turns.Forget(at, word)
 	}
 }

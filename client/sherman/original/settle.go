@@ -82,12 +82,8 @@ func (k *locker) settle() error {
 func (k *locker) trySettle() error {
 	// First nothing may be in flight any more.
 	d := &k.unresolved
-	if d.inFlight != nil {
-		if err := k.ep.Wait(d.inFlight, rdma.All, max(k.until-k.ep.Now(), 1)); err != nil && !d.inFlight.Finished() {
-			return err
-		}
-		d.inFlight.Release()
-		d.inFlight = nil
+	if err := k.landed(&d.inFlight); err != nil {
+		return err
 	}
 	// There is no lock: the operation was about to set a new root.
 	if d.at == 0 {

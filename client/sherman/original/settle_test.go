@@ -23,6 +23,8 @@ type lossy struct {
 	asleep func()
 	// failed has the batches that have failed, until they are used again.
 	failed map[*rdma.Batch]bool
+	// hanging is the batch that is in flight; nil: none is.
+	hanging *rdma.Batch
 }
 
 type fate int
@@ -31,13 +33,19 @@ const (
 	lands fate = iota
 	isLost
 	answerIsLost
+	hangs
 )
 
 func allLand(*rdma.Batch) fate { return lands }
 
 func (e *lossy) Post(b *rdma.Batch) error {
 	f := e.fate(b)
-	if e.failed[b] = f != lands; f == isLost {
+	switch e.failed[b] = f != lands; f {
+	case isLost:
+		return nil
+	case hangs:
+		e.hanging = b
+		e.Endpoint.(interface{ Posted(*rdma.Batch) }).Posted(b)
 		return nil
 	}
 	return e.Endpoint.Post(b)
@@ -362,6 +370,48 @@ func TestHandedOverInVain(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestHangingRelease: a worker that is handed a lock in vain releases it, and has no answer in
+// time. It does not leave, nor release the lock again, before it knows that the release has landed.
+func TestHangingRelease(t *testing.T) {
+	f := memPool(t, 1, small(1, 1000, 8))
+	turns := NewLocalLocks(DefaultHands)
+	from, other := storeOn(t, f, Options{Turns: turns}), storeOn(t, f, Options{})
+	s := storeOn(t, f, Options{Turns: turns})
+	key := []byte("key")
+	must(t, from.Insert(key, []byte("first")))
+	from.span()
+	_, err := from.lock(makeRef(0, 0), opMend, 0)
+	must(t, err)
+	e := lossyUnder(s)
+	e.err = rdma.ErrTimeout
+	e.asleep = func() {
+		e.asleep = nil
+		must(t, from.unlock())
+	}
+	failed, releases := false, 0
+	e.fate = func(b *rdma.Batch) fate {
+		switch {
+		case b.Step() == stepLock && !failed:
+			failed = true
+			return isLost
+		case b.Step() == stepRelease:
+			if releases++; releases == 1 {
+				return hangs
+			}
+		}
+		return lands
+	}
+	wantError(t, s.Update(key, []byte("second")), rdma.ErrTimeout)
+	wantError(t, s.Close(), client.ErrUncertain)
+	if releases != 1 || e.hanging == nil {
+		t.Fatalf("%d releases, and one that hangs: %v", releases, e.hanging != nil)
+	}
+	e.hanging.Op(0).Fail(rdma.ErrNodeDown)
+	e.hanging.CompleteAll()
+	must(t, s.Close())
+	must(t, other.Update(key, []byte("other")))
 }
 
 // TestSeparatorFails: an INSERT has split a leaf, and cannot insert the separator.

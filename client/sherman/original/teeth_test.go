@@ -87,6 +87,8 @@ var mutants = []teeth.Mutant{
 		At: "_ = $k.releaseUnclaimed()", Do: "", Test: "TestHandedOverInVain"},
 	{Rule: "a worker that was to take a lock over releases it behind its failure", In: "locker.settle",
 		At: "_ = $k.releaseUnclaimed()", Do: "", Test: "TestHandedOverInVain"},
+	{Rule: "a release of a lock that was handed over is waited for", In: "locker.releaseUnclaimed",
+		At: "$k.landed(&$k.releasing)", Do: "error(nil)", Test: "TestHangingRelease"},
 	// Recovery.
 	{Rule: "a recovery releases locks", In: "Recoverer.Recover",
 		At: "$err = recovery{s}.recoverLocks($c)", Do: "err = nil"},

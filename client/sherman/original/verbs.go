@@ -78,6 +78,20 @@ func (s *session) do(step rdma.Step, b *rdma.Batch) error {
 	return b.Err()
 }
 
+// landed waits, for a moment also when no time is left, until nothing of a batch is in flight that
+// a wait gave up. It releases the batch then, and sets *b to nil; nil: there is none.
+func (s *session) landed(b **rdma.Batch) error {
+	if *b == nil {
+		return nil
+	}
+	if err := s.ep.Wait(*b, rdma.All, max(s.until-s.ep.Now(), 1)); err != nil && !(*b).Finished() {
+		return err
+	}
+	(*b).Release()
+	*b = nil
+	return nil
+}
+
 // read reads n bytes. They are valid until the caller releases the batch. It
 // reads again while that is useful: a READ that lands late does no harm.
 func (s *session) read(step rdma.Step, at rdma.Addr, n int) (*rdma.Batch, []byte, error) {
