@@ -92,6 +92,16 @@ func (w *Worker) resolve(p *pending) (committed bool, err error) {
 	return committed, nil
 }
 
+// Settle ends what earlier transactions have left, as Run does at its beginning. It has the time of
+// a transaction of its own. While it fails the worker may hold locks, which other clients wait for.
+func (w *Worker) Settle() error {
+	w.trips.Begin()
+	if err := w.settle(); err != nil {
+		return err
+	}
+	return w.releasePending()
+}
+
 // settle waits for verbs that are in flight, resolves transactions that are
 // pending, and releases locks that failed to be released. Some may be left
 // afterwards, on nodes that do not answer.

@@ -167,11 +167,7 @@ func (w *Worker) Stats() Stats { return w.stats }
 // Close fails, the client is to be fenced off and recovered, as client.Leave
 // does.
 func (w *Worker) Close() error {
-	w.trips.Begin()
-	err := w.settle()
-	if err == nil {
-		err = w.releasePending()
-	}
+	err := w.Settle()
 	if err == nil && w.memory.table.Late {
 		err = fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
 	}

@@ -202,4 +202,5 @@ func (o *dtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (au
 }
 
 func (o *dtxObjects) counts(to []telemetry.Counter) []telemetry.Counter { return o.w.Counts(to) }
+func (o *dtxObjects) settle() error                                     { return o.w.Settle() }
 func (o *dtxObjects) close() error                                      { return o.w.Close() }

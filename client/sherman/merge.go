@@ -31,17 +31,20 @@ func (s *Store) few(pairs int) bool { return pairs == 0 || pairs == s.format.Slo
 // shrink merges the key's leaf, and whatever that leaves with few entries above
 // it. The DELETE has taken effect already, so only an error that wraps
 // client.ErrUncertain is returned: the merge is the worker's to settle then, and
-// has locked what others need. Each level has a transaction of its own, so a crash
+// may have locked what others need. Each level has a transaction of its own, so a crash
 // between two leaves a parent with few entries.
 func (s *Store) shrink() error {
 	s.more = true
 	for s.level = 0; s.more && s.level < s.height; s.level++ {
 		if err := s.do(s.mergeTx); err != nil {
 			s.stats.Kept++
-			if errors.Is(err, client.ErrUncertain) {
-				return fmt.Errorf("merge nodes of level %d: %w", s.level, err)
+			if !errors.Is(err, client.ErrUncertain) {
+				if s.objects.settle() == nil {
+					return nil
+				}
+				err = fmt.Errorf("%w: %w", client.ErrUncertain, err)
 			}
-			return nil
+			return fmt.Errorf("merge nodes of level %d: %w", s.level, err)
 		}
 	}
 	return nil

@@ -1,6 +1,7 @@
 package sherman
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -58,4 +59,87 @@ func uncertainMerge(t *testing.T, format string) {
 	must(t, s.Close())
 	must(t, ep.Close())
 	checked(t, f, len(letters)-n+1)
+}
+
+// cut is an endpoint that reaches no node while down is true: what it posts is lost, and is known
+// to be only when down is false again.
+type cut struct {
+	rdma.Endpoint
+	down bool
+	// mends is the step of the batch with the wait for which it is up again.
+	mends rdma.Step
+	// loses reports whether the answer of a batch is lost, behind which it is down. It is called
+	// before each batch is posted.
+	loses func(b *rdma.Batch) bool
+	late  map[*rdma.Batch]bool
+}
+
+func (c *cut) Post(b *rdma.Batch) error {
+	if c.late[b] = true; c.loses(b) {
+		c.down = true
+		return c.Endpoint.Post(b)
+	}
+	if c.down {
+		c.Endpoint.(interface{ Posted(*rdma.Batch) }).Posted(b)
+		return nil
+	}
+	delete(c.late, b)
+	return c.Endpoint.Post(b)
+}
+
+func (c *cut) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	switch c.down = c.down && b.Step() != c.mends; {
+	case c.late[b] && c.down:
+		return rdma.ErrTimeout
+	case c.late[b]:
+		delete(c.late, b)
+		for i := range b.Len() {
+			b.Op(i).Fail(rdma.ErrNodeDown)
+		}
+		b.CompleteAll()
+	}
+	return c.Endpoint.Wait(b, n, within)
+}
+
+// TestLockedMerge: a DELETE whose merge has failed, and cannot release what it has locked, says so:
+// with DTX other clients would wait for that until the worker's next operation. If the release that
+// failed can be done again, it is.
+func TestLockedMerge(t *testing.T) {
+	const letters = "abcdefgh"
+	for _, stays := range []bool{true, false} {
+		f, other := tinyOn(t, DTX, letters, 4)
+		ep, err := f.Open("cut off")
+		must(t, err)
+		c := &cut{Endpoint: ep, late: map[*rdma.Batch]bool{}, loses: func(*rdma.Batch) bool { return false }}
+		s, err := Open(c, Options{})
+		must(t, err)
+		locked, released := false, false
+		if !stays {
+			c.mends = "let go"
+		}
+		c.loses = func(b *rdma.Batch) bool {
+			released = released || b.Step() == "let go" && locked
+			if locked || s.stats.Merges == 0 || b.Step() != "lock" {
+				return false
+			}
+			locked = true
+			return true
+		}
+		n := 0
+		for ; err == nil && !locked && n < len(letters); n++ {
+			err = s.Delete([]byte{letters[n]})
+		}
+		if !locked || !released || stays != errors.Is(err, client.ErrUncertain) || !stays && err != nil {
+			t.Errorf("down for long: %v, locked: %v, released: %v; the DELETE says: %v", stays, locked, released, err)
+		}
+		if c.down = false; stays {
+			must(t, s.Insert([]byte(letters[:1]), nil))
+			must(t, s.Delete([]byte(letters[:1])))
+		}
+		for _, k := range letters[n:] {
+			must(t, other.Delete([]byte(string(k))))
+		}
+		must(t, errors.Join(s.Close(), ep.Close(), other.Close()))
+		checked(t, f, 0)
+	}
 }

@@ -71,6 +71,8 @@ type objects interface {
 	// that the pool lists, and whether they are alive.
 	check(r *client.Report, clients map[rdma.ClientID]bool) (audit, error)
 	counts(to []telemetry.Counter) []telemetry.Counter
+	// settle releases what a transaction that has failed has locked, if others would wait for that.
+	settle() error
 	close() error
 }
 

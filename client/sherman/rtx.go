@@ -231,4 +231,5 @@ func (o *rtxObjects) check(r *client.Report, clients map[rdma.ClientID]bool) (au
 }
 
 func (o *rtxObjects) counts(to []telemetry.Counter) []telemetry.Counter { return o.w.Counts(to) }
+func (o *rtxObjects) settle() error                                     { return nil } // locks are leased
 func (o *rtxObjects) close() error                                      { return o.w.Close() }

@@ -50,6 +50,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "a merge of unknown outcome is told", In: "Store.shrink",
 		At: "errors.Is($err, client.ErrUncertain)", Do: "errors.Is(nil, client.ErrUncertain)",
 		Test: "TestUncertainMerge"},
+	{Rule: "a merge that failed leaves no lock to an idle worker", In: "Store.shrink",
+		At: "$s.objects.settle() == nil", Do: "true", Test: "TestLockedMerge"},
 	// Pairs.
 	{Rule: "a key that is there is not inserted", In: "Store.insert",
 		At: "$l.Find($s.$key) >= 0", Do: "false"},
