@@ -73,7 +73,7 @@ func (s *Store) makeRoom(in subtable) error {
 	// An entry may name the memory, so it is not used again. The INSERT itself did
 	// nothing yet, but other clients may wait for the locks until the worker writes
 	// again, or is given up because of this error.
-	case err != nil && errors.Is(err, client.ErrUncertain):
+	case errors.Is(err, client.ErrUncertain):
 		return fmt.Errorf("split a subtable: %w", err)
 	// No entry names the memory, so the next rehash may use it.
 	case !split:
