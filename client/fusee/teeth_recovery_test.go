@@ -27,6 +27,8 @@ var recoveryMutants = []teeth.Mutant{
 		At: "return $lost, $wr.again($w, $op)", Do: "return won, nil", Test: "TestEnumerate/3_replicas"},
 	{Rule: "an UPDATE that is undone in its own view says nothing of verbs in flight", In: "Client.modify",
 		At: "errors.Is($err, errUndone)", Do: "false", Test: "TestUndoneUpdateLandsNothing"},
+	{Rule: "a view has changed, too, where the client could not catch up with it at once", In: "follower.settled",
+		At: "!$f.$behind", Do: "true", Test: "TestCutOffTwice"},
 	{Rule: "verbs of earlier epochs are fenced off", Pkg: "../../node/cluster", In: "keeper.barrier",
 		At: "$k.$f.Fence($to.$Epoch)", Do: "error(nil)", Test: "TestEnumerate/3_replicas"},
 	// Recovery of a client (FUSEE 5.3).
