@@ -317,6 +317,9 @@ func TestRefusedNodeBlock(t *testing.T) {
 	c := worker2(t, f.Sim)
 	wantError(t, c.Insert(k, nil), client.ErrFull)
 	nextView(t, f, nil)
+	if use, err := Usage(f); err != nil || use[3].Count != 1 {
+		t.Errorf("got %v, %v, want a block of a node", use, err)
+	}
 	f.on = false
 	must(t, c.Insert(k, nil))
 	must(t, c.Close())

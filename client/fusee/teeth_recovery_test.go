@@ -69,6 +69,8 @@ var recoveryMutants = []teeth.Mutant{
 	{Rule: "an allocation is undone for which a backup has no memory", Pkg: "memory", In: "Tables.Complete",
 		At: "!errors.Is($err, rdma.ErrFull)", Do: "!errors.Is($err, rdma.ErrClosed)",
 		Test: "TestRefusedBlockGoesBack/recover"},
+	{Rule: "a block of a node stays the node's where a backup has no memory for it", Pkg: "memory",
+		In: "Tables.Complete", At: "$e.Owner() == node.$OfNode", Do: "false", Test: "TestRefusedNodeBlock"},
 	{Rule: "a node is not told twice that an object is free", Pkg: "recovery", In: "recovery.markCopies",
 		At: "$replica == 0 && $r.s.NodeCentric && $h.Free()", Do: "$replica < 0", Test: "TestHandedOutOnce"},
 	{Rule: "no client adopts a block that is not clean", Pkg: "recovery", In: "recovery.passAll",
