@@ -71,6 +71,8 @@ var recoveryMutants = []teeth.Mutant{
 		Test: "TestRefusedBlockGoesBack/recover"},
 	{Rule: "a block of a node stays the node's where a backup has no memory for it", Pkg: "memory",
 		In: "Tables.Complete", At: "$e.Owner() == node.$OfNode", Do: "false", Test: "TestRefusedNodeBlock"},
+	{Rule: "a client does not use a block that it has given back", Pkg: "memory", In: "Allocator.takeOver",
+		At: "$blk.$Entry != 0", Do: "true", Test: "TestRefusedTakeOver"},
 	{Rule: "a node is not told twice that an object is free", Pkg: "recovery", In: "recovery.markCopies",
 		At: "$replica == 0 && $r.s.NodeCentric && $h.Free()", Do: "$replica < 0", Test: "TestHandedOutOnce"},
 	{Rule: "no client adopts a block that is not clean", Pkg: "recovery", In: "recovery.passAll",
