@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -343,22 +344,49 @@ func TestUndoneUpdateLandsNothing(t *testing.T) {
 	checkClean(t, f)
 }
 
+// deadReplacer returns a pool in which a node hands out objects, and a dead client of it. replaced
+// is a word that the client has replaced, and of which it has not freed the object.
+func deadReplacer(t *testing.T) (f *sim.Sim, dead rdma.ClientID, replaced race.Word) {
+	t.Helper()
+	p := cramped(5)
+	p.NodeCentric = true
+	f = simPool(t, 1, p)
+	ep, err := f.Open("dead")
+	must(t, err)
+	c, err := Open(ep, Options{})
+	must(t, err)
+	must(t, c.Insert(k, []byte("1")))
+	replaced = c.cache.Find(race.Hash(k)).word
+	must(t, c.Update(k, []byte("2")))
+	must(t, f.Revoke(c.s.ID))
+	must(t, ep.Close())
+	return f, c.s.ID, replaced
+}
+
+// TestHandedOutAgain: the recovery of a client fails while the hints are set of the objects that it
+// frees, and is repeated. Their node hands them out again.
+func TestHandedOutAgain(t *testing.T) {
+	f, dead, replaced := deadReplacer(t)
+	m, err := openMaster(&onStep{Endpoint: open2(t, f), then: once(session.StepSetBits, rdma.ErrTimeout)})
+	must(t, err)
+	if err := m.Recover(m.s.View.View, dead); !errors.Is(err, rdma.ErrTimeout) {
+		must(t, err)
+	}
+	must(t, m.Recover(m.s.View.View, dead))
+	c := worker2(t, f)
+	for err == nil && c.draft.Unit != replaced.Unit() {
+		err = c.begin(layout.OpInsert, k, nil)
+	}
+	if err != nil {
+		t.Errorf("got %v, want the object at %d again", err, replaced.Unit())
+	}
+}
+
 // TestHandedOutOnce: a client frees what a dead one has replaced, and the object's node hands it
 // out before it is written again. Recovery, which knows of it from the dead client's log, does not
 // offer the object once more.
 func TestHandedOutOnce(t *testing.T) {
-	p := cramped(5)
-	p.NodeCentric = true
-	f := simPool(t, 1, p)
-	ep, err := f.Open("dead")
-	must(t, err)
-	dead, err := Open(ep, Options{})
-	must(t, err)
-	must(t, dead.Insert(k, []byte("1")))
-	replaced := dead.cache.Find(race.Hash(k)).word
-	must(t, dead.Update(k, []byte("2")))
-	must(t, f.Revoke(dead.s.ID))
-	must(t, ep.Close())
+	f, _, replaced := deadReplacer(t)
 	first, second := worker2(t, f), worker2(t, f)
 	first.mem.Reclaim.Free(replaced, 1)
 	must(t, first.drain())

@@ -130,7 +130,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a client ends the rounds that it left", In: "unresolvedWrites.endRounds",
 		At: "!$u.$s.$View.$Busy", Do: "$u.$s.$View.$Busy", Test: "TestLongBlip"},
 	{Rule: "recovery marks each replica by its own incarnation", Pkg: "recovery", In: "recovery.markCopies",
-		At: "uint64($h.$incarnation)", Do: "1", Test: "TestSalvage"},
+		At: "uint64($h.$incarnation)", Nth: "2/2", Do: "1", Test: "TestSalvage"},
 	{Rule: "blocks are passed on behind their backups", Pkg: "memory", In: "Tables.PassOn",
 		At:   "if $err := $t.$pass($backups); $*failed { $*_ }; return $t.$pass($primaries)",
 		Do:   "if $err := $t.$pass($primaries); $*failed { return $err }; return $t.$pass($backups)",
