@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
 )
 
 // onStep runs a function before each batch of its worker. An error of it fails the batch, which is
@@ -51,14 +53,16 @@ func TestUncertainWriteMoves(t *testing.T) {
 	}
 }
 
-func uncertainWriteMoves(t *testing.T, lands bool) {
-	f := simPool(t, 3, growing(2, 2, 4))
-	h := &onStep{Endpoint: open2(t, f)}
+// beforeGrowth returns a client of a pool in which the next master splits the index. The client has
+// inserted 20 pairs, of which the given one moves then.
+func beforeGrowth(t *testing.T) (c *Client, f *sim.Sim, h *onStep, moves int) {
+	t.Helper()
+	f = simPool(t, 3, growing(2, 2, 4))
+	h = &onStep{Endpoint: open2(t, f)}
 	c, err := Open(h, Options{})
 	must(t, err)
 	larger := c.s.Index
 	larger.Resize(c.s.Subtables, make([][]node.Replica, 2))
-	moves := 0
 	for larger.SubtableOf(race.Hash(key(moves))) == 0 {
 		moves++
 	}
@@ -66,6 +70,11 @@ func uncertainWriteMoves(t *testing.T, lands bool) {
 		must(t, c.Insert(key(i), []byte("old")))
 	}
 	must(t, c.views.ask(2))
+	return c, f, h, moves
+}
+
+func uncertainWriteMoves(t *testing.T, lands bool) {
+	c, f, h, moves := beforeGrowth(t)
 	h.then = func(b *rdma.Batch) error {
 		if b.Step() != session.StepCASBackups {
 			return nil
@@ -87,12 +96,80 @@ func uncertainWriteMoves(t *testing.T, lands bool) {
 	if n := len(c.s.Index.Place); n != 2 {
 		t.Fatalf("the index has %d subtables: this test shows nothing", n)
 	}
-	for i := 21; i < 60; i++ {
+	wantKept(t, c, f, key(moves), want)
+}
+
+// TestCutOffTwice: a node does not answer a client for a moment, just when the client catches up
+// with the view that cut its UPDATE off. The UPDATE ends by what is known of that view all the
+// same: its pair has moved, or a round that it would have lost is its own.
+func TestCutOffTwice(t *testing.T) {
+	for _, lands := range []bool{false, true} {
+		t.Run(fmt.Sprintf("the pair moves, lands: %v", lands), func(t *testing.T) {
+			c, f, h, moves := beforeGrowth(t)
+			h.then = func(b *rdma.Batch) error {
+				if b.Step() != session.StepCASBackups {
+					return nil
+				}
+				failed := 0
+				h.then = func(b *rdma.Batch) error {
+					if failed == len(c.s.Holders) {
+						return nil
+					}
+					err := once(session.StepReadSize, rdma.ErrNodeDown)(b)
+					if err != nil {
+						failed++
+					}
+					return err
+				}
+				if lands {
+					must(t, rdma.Do(h.Endpoint, b, time.Second))
+				}
+				recoverNow(t, f)
+				return fmt.Errorf("cut off: %w", rdma.ErrStale)
+			}
+			must(t, c.Update(key(moves), []byte("new")))
+			wantKept(t, c, f, key(moves), "new")
+		})
+	}
+	t.Run("the rival's word is gone", func(t *testing.T) {
+		f := simPool(t, 4, small(4, 3, 2))
+		h := &onStep{Endpoint: open2(t, f)}
+		c, err := Open(h, Options{})
+		must(t, err)
+		must(t, c.Insert(k, []byte("old")))
+		m, err := openMaster(open2(t, f))
+		must(t, err)
+		s, word := slotOf(t, c, m, k)
+		cas(t, m, s, 1, word, race.Tombstone(word.Print(), 60, 1)) // below any pair's word: it wins by rule 3
+		primary := c.s.Index.PlaceOf(s)[0].Node
+		h.then = func(b *rdma.Batch) error {
+			if b.Step() != session.StepAwaitWinner {
+				return nil
+			}
+			h.then = once(session.StepReadTables, rdma.ErrNodeDown)
+			nextView(t, f, func() {
+				must(t, f.KillNode(primary))
+				if ok, err := f.SetMember(1, primary, rdma.Member{}, rdma.Member{Gone: true}); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+			})
+			return &rdma.OpError{Verb: rdma.Read, Addr: b.Op(0).Addr, Len: 8, Err: rdma.ErrNodeDown}
+		}
+		must(t, c.Update(k, []byte("new")))
+		wantKept(t, c, f, k, "new")
+	})
+}
+
+// wantKept expects a pair's value after many writes of its client, which closes then. None of them
+// takes the pair's object.
+func wantKept(t *testing.T, c *Client, f rdma.Fabric, key []byte, want string) {
+	t.Helper()
+	for i := range 40 {
 		c.s.Sleep(2 * c.mem.Reclaim.Rest)
-		must(t, c.Insert(key(i), []byte("old")))
+		must(t, c.Insert(fmt.Appendf(nil, "another %d", i), []byte("old")))
 	}
 	c.cache.reset(c.s.Index.Slots())
-	wantValue(t, c, string(key(moves)), want)
+	wantValue(t, c, string(key), want)
 	must(t, c.Close())
 	checkClean(t, f)
 }
@@ -267,22 +344,49 @@ func TestUndoneUpdateLandsNothing(t *testing.T) {
 	checkClean(t, f)
 }
 
+// deadReplacer returns a pool in which a node hands out objects, and a dead client of it. replaced
+// is a word that the client has replaced, and of which it has not freed the object.
+func deadReplacer(t *testing.T) (f *sim.Sim, dead rdma.ClientID, replaced race.Word) {
+	t.Helper()
+	p := cramped(5)
+	p.NodeCentric = true
+	f = simPool(t, 1, p)
+	ep, err := f.Open("dead")
+	must(t, err)
+	c, err := Open(ep, Options{})
+	must(t, err)
+	must(t, c.Insert(k, []byte("1")))
+	replaced = c.cache.Find(race.Hash(k)).word
+	must(t, c.Update(k, []byte("2")))
+	must(t, f.Revoke(c.s.ID))
+	must(t, ep.Close())
+	return f, c.s.ID, replaced
+}
+
+// TestHandedOutAgain: the recovery of a client fails while the hints are set of the objects that it
+// frees, and is repeated. Their node hands them out again.
+func TestHandedOutAgain(t *testing.T) {
+	f, dead, replaced := deadReplacer(t)
+	m, err := openMaster(&onStep{Endpoint: open2(t, f), then: once(session.StepSetBits, rdma.ErrTimeout)})
+	must(t, err)
+	if err := m.Recover(m.s.View.View, dead); !errors.Is(err, rdma.ErrTimeout) {
+		must(t, err)
+	}
+	must(t, m.Recover(m.s.View.View, dead))
+	c := worker2(t, f)
+	for err == nil && c.draft.Unit != replaced.Unit() {
+		err = c.begin(layout.OpInsert, k, nil)
+	}
+	if err != nil {
+		t.Errorf("got %v, want the object at %d again", err, replaced.Unit())
+	}
+}
+
 // TestHandedOutOnce: a client frees what a dead one has replaced, and the object's node hands it
 // out before it is written again. Recovery, which knows of it from the dead client's log, does not
 // offer the object once more.
 func TestHandedOutOnce(t *testing.T) {
-	p := cramped(5)
-	p.NodeCentric = true
-	f := simPool(t, 1, p)
-	ep, err := f.Open("dead")
-	must(t, err)
-	dead, err := Open(ep, Options{})
-	must(t, err)
-	must(t, dead.Insert(k, []byte("1")))
-	replaced := dead.cache.Find(race.Hash(k)).word
-	must(t, dead.Update(k, []byte("2")))
-	must(t, f.Revoke(dead.s.ID))
-	must(t, ep.Close())
+	f, _, replaced := deadReplacer(t)
 	first, second := worker2(t, f), worker2(t, f)
 	first.mem.Reclaim.Free(replaced, 1)
 	must(t, first.drain())

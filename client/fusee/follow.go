@@ -93,8 +93,11 @@ func (f *follower) settled(cause error) (bool, error) {
 			epoch, cause = f.s.View.Epoch, err
 		case f.s.IsGone(cause):
 			return false, fmt.Errorf("the last replica is gone (epoch %d): %w", f.s.View.Epoch, cause)
-		case f.s.Answers(cause):
+		case !f.s.Answers(cause):
+		case !f.behind:
 			return false, nil
+		default: // the view has changed, and only catching up with it has failed
+			cause = fmt.Errorf("%w: %w", rdma.ErrStale, cause)
 		}
 		if !r.Again() {
 			if unknown != nil {

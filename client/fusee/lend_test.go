@@ -70,6 +70,125 @@ func TestLent(t *testing.T) {
 	checkClean(t, f)
 }
 
+// TestLentAfterBlip: a node does not answer a client for a moment when the client lends blocks in a
+// full pool. They are lent all the same, and another client finds room in them. step is where: the
+// entries of the blocks are known to be as they were, or not.
+func TestLentAfterBlip(t *testing.T) {
+	for _, step := range []rdma.Step{session.StepMarkFree, session.StepSetBits, session.StepPassOn} {
+		t.Run(string(step), func(t *testing.T) {
+			f := simPool(t, 1, cramped(15))
+			h := &onStep{Endpoint: open2(t, f)}
+			x, err := Open(h, Options{})
+			must(t, err)
+			y := worker2(t, f)
+			must(t, y.Insert([]byte("y"), make([]byte, 300)))
+			n := 0
+			for ; x.Insert(key(n), make([]byte, 1000)) == nil; n++ {
+			}
+			for i := range n {
+				must(t, x.Delete(key(i)))
+			}
+			x.s.Sleep(2 * x.mem.Reclaim.Rest)
+			wantError(t, y.Insert([]byte("large"), make([]byte, 1000)), client.ErrFull)
+			h.then = once(step, rdma.ErrNodeDown)
+			must(t, x.Insert(key(0), make([]byte, 300)))
+			if x.Stats().Lent == 0 {
+				t.Fatal("no block was lent: this test shows nothing")
+			}
+			for i := 1; i < 30 && err == nil; i++ {
+				err = x.Insert(key(i), make([]byte, 300))
+			}
+			if err == nil {
+				err = y.Insert([]byte("large"), make([]byte, 1000))
+			}
+			if err != nil {
+				t.Fatalf("got %v, want room in what is free", err)
+			}
+			must(t, x.Close())
+			must(t, y.Close())
+			checkClean(t, f)
+		})
+	}
+}
+
+// TestNoBlockIsForgotten: as many pairs fit into a pool where its client has not heard what became
+// of a block: of one that it gets, or of one that it makes vacant.
+func TestNoBlockIsForgotten(t *testing.T) {
+	p := cramped(15)
+	p.DataReplicas = 2
+	pairs := func(spoil func(x *Client, h *lateCall)) (live int) {
+		f := simPool(t, 2, p)
+		h := &lateCall{onStep: onStep{Endpoint: open2(t, f)}}
+		x, err := Open(h, Options{})
+		must(t, err)
+		spoil(x, h)
+		for full := false; !full; {
+			switch err := x.Insert(key(live), make([]byte, 300)); {
+			case errors.Is(err, client.ErrFull):
+				full = true
+			case err == nil:
+				live++
+			case !errors.Is(err, rdma.ErrTimeout):
+				t.Fatal(err)
+			}
+		}
+		must(t, x.Close())
+		checkClean(t, f)
+		return live
+	}
+	want := pairs(func(*Client, *lateCall) {})
+	for what, spoil := range map[string]func(x *Client, h *lateCall){
+		"recorded": func(_ *Client, h *lateCall) { h.proc = node.ProcRecord },
+		"vacant": func(x *Client, h *lateCall) {
+			must(t, x.Insert(k, make([]byte, 300)))
+			must(t, x.Delete(k))
+			must(t, x.mem.Drain())
+			must(t, x.mem.Vacate(true))
+			x.s.Sleep(p.Timeout)
+			h.then = once(session.StepAllocate, rdma.ErrTimeout)
+			wantError(t, x.mem.Clear(), rdma.ErrTimeout)
+		},
+	} {
+		if got := pairs(spoil); got != want {
+			t.Errorf("a block may be %s: got %d pairs into the pool, want %d", what, got, want)
+		}
+	}
+}
+
+// TestLateAllocation: a node allocates a block when its client has given the call up, and has
+// looked since which blocks are its own. The client leaves the block when it closes.
+func TestLateAllocation(t *testing.T) {
+	f := simPool(t, 1, cramped(15))
+	h := &lateCall{onStep: onStep{Endpoint: open2(t, f)}, proc: node.ProcAlloc}
+	x, err := Open(h, Options{})
+	must(t, err)
+	wantError(t, x.Insert(k, nil), rdma.ErrTimeout)
+	if _, err := x.mem.Ascertain(); err != nil {
+		t.Fatal(err)
+	}
+	must(t, h.land())
+	must(t, x.Close())
+	if use, err := Usage(f); err != nil || use[3].Count != 0 || use[4].Count != 1 {
+		t.Errorf("got %v, %v, want a block to adopt", use, err)
+	}
+}
+
+// lateCall gives its worker's first call of a procedure up. land executes the call.
+type lateCall struct {
+	onStep
+	proc rdma.Proc
+	land func() error
+}
+
+func (h *lateCall) Call(n int, r *rdma.Request, within time.Duration) error {
+	if r.Proc != h.proc {
+		return h.Endpoint.Call(n, r, within)
+	}
+	q := *r
+	h.proc, h.land = 0, func() error { return h.Endpoint.Call(n, &q, within) }
+	return fmt.Errorf("call: %w", rdma.ErrTimeout)
+}
+
 // TestDeletesFindRoom: clients with pairs of all sizes share a pool that is full most of the time.
 // Each keeps an object for its DELETEs, also while it waits for a block of another size class,
 // which others may take.

@@ -308,6 +308,36 @@ func TestRefusedBlockGoesBack(t *testing.T) {
 	}
 }
 
+// TestRefusedTakeOver: a backup does not know a block that was left, and has no memory for it. The
+// client that would adopt it gives it back, and uses nothing in it.
+func TestRefusedTakeOver(t *testing.T) {
+	p := cramped(1)
+	p.DataReplicas = 2
+	f := refusing(t, p)
+	f.on = false
+	y, leave := life(t, f, Options{})
+	must(t, y.Insert(k, nil))
+	must(t, y.Delete(k))
+	leave()
+	m, err := openMaster(open2(t, f))
+	must(t, err)
+	entry := m.s.Space.Entry(node.Block{}, 1)
+	left, err := rdma.ReadWord(m.s.Endpoint, "test", entry, time.Second)
+	must(t, err)
+	_, err = m.s.Swap("test", entry, left, 0)
+	must(t, err)
+	f.on = true
+	x := worker2(t, f.Sim)
+	wantError(t, x.Insert(k, nil), client.ErrFull)
+	if use, err := Usage(f); err != nil || use[5].Count != 1 {
+		t.Errorf("got %v, %v, want a free block", use, err)
+	}
+	f.on = false
+	must(t, x.Insert(k, []byte("1")))
+	must(t, x.Close())
+	checkClean(t, f)
+}
+
 // TestRefusedNodeBlock: a block of which a node hands out objects stays the node's where a backup
 // has no memory for it. The pool is mended all the same.
 func TestRefusedNodeBlock(t *testing.T) {
@@ -317,6 +347,9 @@ func TestRefusedNodeBlock(t *testing.T) {
 	c := worker2(t, f.Sim)
 	wantError(t, c.Insert(k, nil), client.ErrFull)
 	nextView(t, f, nil)
+	if use, err := Usage(f); err != nil || use[3].Count != 1 {
+		t.Errorf("got %v, %v, want a block of a node", use, err)
+	}
 	f.on = false
 	must(t, c.Insert(k, nil))
 	must(t, c.Close())

@@ -105,10 +105,10 @@ func (d *unheard) Post(b *rdma.Batch) error {
 // A client that leaves blocks does not know whether their entries have changed, and another client
 // has adopted and filled one of them meanwhile. The first client does not mark its objects again.
 func TestBlockIsLeftOnce(t *testing.T) {
-	f := pool(t, 1, cramped(1))
+	f := simPool(t, 1, cramped(1))
 	y := worker(t, f, Options{}, nil)
 	ep := &unheard{open2(t, f), session.StepPassOn, func() { must(t, y.Insert(k, []byte("1"))) }}
-	x, err := Open(ep, thrifty(Options{}))
+	x, err := Open(ep, Options{})
 	must(t, err)
 	must(t, x.Insert([]byte("x"), nil))
 	must(t, x.Delete([]byte("x")))
@@ -121,9 +121,9 @@ func TestBlockIsLeftOnce(t *testing.T) {
 
 // The same, and the client itself adopts the block: what it knew of the block before is void.
 func TestBlockIsLeftAndAdopted(t *testing.T) {
-	f := pool(t, 1, cramped(1))
+	f := simPool(t, 1, cramped(1))
 	y := worker(t, f, Options{}, nil)
-	x, err := Open(&unheard{open2(t, f), session.StepPassOn, func() {}}, thrifty(Options{}))
+	x, err := Open(&unheard{open2(t, f), session.StepPassOn, func() {}}, Options{})
 	must(t, err)
 	must(t, x.Insert([]byte("x"), nil))
 	must(t, x.Delete([]byte("x")))

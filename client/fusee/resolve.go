@@ -93,7 +93,7 @@ func (wr *writer) resolveOnce(w *write, op layout.Opcode, cause error) (v verdic
 	case known && before == w.new:
 		return won, false, nil
 	case known && before == w.old:
-		return lost, false, wr.again(w, op)
+		return lost, false, nil // no UPDATE gets here
 	}
 	return undecided, false, err
 }

@@ -59,9 +59,9 @@ func (a *Allocator) Adopt(class, atLeast, among int, larger bool) (bool, error) 
 
 // takeOver makes a departed client's block this client's, of the given class, if its entry is
 // still the one that was read. The block is as it was then, or has more free objects. It returns
-// false when another client was faster. After an error the block may be this client's, and Untidy
-// says so. A crash leaves a primary's entry that the backups do not have yet: recovery brings it
-// there.
+// false when another client was faster, or when a backup has no memory for the block. After an
+// error the block may be this client's, and Untidy says so. A crash leaves a primary's entry that
+// the backups do not have yet: recovery brings it there.
 func (a *Allocator) takeOver(blk *Block, class int) (bool, error) {
 	was := blk.Entry
 	mine := was.Next(a.s.ID, class)
@@ -80,7 +80,7 @@ func (a *Allocator) takeOver(blk *Block, class int) (bool, error) {
 		a.Untidy = true
 		return false, fmt.Errorf("adopt block %v: %w", blk.Block, err)
 	}
-	return true, nil
+	return blk.Entry != 0, nil
 }
 
 // inherit makes a block that this client has taken over one of its own. It learns how often each

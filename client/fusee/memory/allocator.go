@@ -68,6 +68,8 @@ type Allocator struct {
 	// Untidy: tables may name this client as the owner of a block that is not among Own, or another
 	// one as that of a block among Parting.
 	Untidy bool
+	// late: a call of this view that allocates a block was given up, and may still be executed.
+	late bool
 	// pinned are the objects of writes of unknown outcome. No block is left meanwhile, since verbs
 	// may be in flight into the objects.
 	pinned []layout.Object

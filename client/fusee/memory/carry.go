@@ -230,7 +230,7 @@ func (r *Reclaim) addFree(b *rdma.Batch, f *freed, step int) {
 		b.WriteWord(r.s.Space.UnitAt(f.unit, step).Add(layout.MarkAt), uint64(f.incarnation))
 	}
 	if step == 0 {
-		r.t.addHint(b, f.unit, int(f.class))
+		r.t.AddHint(b, f.unit, int(f.class))
 	}
 }
 

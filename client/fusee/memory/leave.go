@@ -23,6 +23,13 @@ func (a *Allocator) shed(class int) {
 	if len(a.pinned) > 0 { // their verbs may be in flight, into blocks that others would sweep
 		return
 	}
+	// What was cut off comes first: it costs nothing where there is none.
+	if err := a.endLeaving(); err != nil {
+		if errors.Is(err, client.ErrDamaged) {
+			a.s.Fault(err)
+		}
+		return
+	}
 	// The common case, without a trip: the pool is not known to be tight, and the client does not
 	// hold much.
 	if !a.tight && s.Idle() <= a.share(class) {
@@ -68,8 +75,11 @@ func (a *Allocator) shed(class int) {
 // stays of which an object is free, or will be, for the client's DELETEs. All blocks stay while
 // writes are unresolved, since their verbs may be in flight.
 func (a *Allocator) lend(class int) error {
-	if len(a.pinned) > 0 || len(a.Parting) > 0 {
+	if len(a.pinned) > 0 {
 		return nil
+	}
+	if err := a.endLeaving(); err != nil {
+		return err
 	}
 	a.Reclaim.land(0)
 	a.Reclaim.mature()
@@ -144,17 +154,10 @@ const fairShare = 6
 
 // LeaveAll leaves all blocks to others. No write is unresolved, and background work is over.
 func (a *Allocator) LeaveAll() error {
-	// Tables may give this client blocks that it does not know: those have to be left, too. Or not
-	// give it those that it knows: no object of them may be marked. A CAS of an entry may still be
-	// in flight, and is over behind the fence. (A call is not: a node that records an allocation so
-	// late leaves a block in which nothing is used.)
-	if a.Untidy {
-		if err := a.s.Fence(); err != nil {
-			return err
-		}
-		if err := a.tidy(); err != nil {
-			return err
-		}
+	// An allocation may have come about behind the last look.
+	a.Untidy = a.Untidy || a.late
+	if _, err := a.Ascertain(); err != nil {
+		return err
 	}
 	// Emptied blocks are left like the others: their objects are free.
 	for _, e := range a.Emptied {
@@ -170,6 +173,33 @@ func (a *Allocator) LeaveAll() error {
 	return a.LeaveParting()
 }
 
+// Ascertain finds out which blocks are this client's, in a view that has not changed. It reports
+// whether that was in doubt. Tables may give the client blocks that it does not know: those have to
+// be used, or left. Or not give it those that it knows: no object of them may be marked.
+func (a *Allocator) Ascertain() (bool, error) {
+	if !a.Untidy {
+		return false, nil
+	}
+	if err := a.EndScan(); err != nil {
+		return true, err
+	}
+	// A CAS of an entry may still be in flight, and is over behind the fence. (A call is not: a
+	// node that records an allocation so late leaves a block in which nothing is used.)
+	if err := a.s.Fence(); err != nil {
+		return true, err
+	}
+	return true, a.tidy()
+}
+
+// endLeaving leaves what an earlier try has not reached, or takes it back into use if it may have
+// come to the entries.
+func (a *Allocator) endLeaving() error {
+	if _, err := a.Ascertain(); err != nil {
+		return err
+	}
+	return a.LeaveParting()
+}
+
 // Part takes a slab out of use. Its blocks stay this client's until they are passed on. Meanwhile
 // frees of their objects are sent like those of another client's block.
 func (a *Allocator) Part(s *Slab) {
@@ -180,7 +210,7 @@ func (a *Allocator) Part(s *Slab) {
 }
 
 // LeaveParting leaves the blocks that are out of use. Blocks that it does not reach, because a
-// node died or the view changed, stay out of use: resync decides, or LeaveAll. When Untidy is set
+// node died or the view changed, stay out of use: resync decides, or endLeaving. When Untidy is set
 // behind an error, a block may be another client's already, and tidy comes before the next try.
 func (a *Allocator) LeaveParting() error {
 	for ; len(a.Parting) > 0; a.Parting = a.Parting[1:] {

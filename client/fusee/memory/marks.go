@@ -53,7 +53,7 @@ func (t *Tables) Hint(units []uint64, class int) error {
 	// Several objects may have their bits in one word: each FAA sets one of them.
 	for i, u := range units {
 		if layout.LE.Uint64(read.Op(i).Buf)>>(t.s.IndexOf(u, class)%64)&1 == 0 {
-			t.addHint(add, u, class)
+			t.AddHint(add, u, class)
 		}
 	}
 	return t.s.Do(session.StepSetBits, add)

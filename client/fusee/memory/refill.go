@@ -189,7 +189,7 @@ func (a *Allocator) NewBlock(class int) error {
 		}
 		if !errors.Is(err, rdma.ErrFull) {
 			// It may have been allocated: tidy finds out.
-			a.Untidy = true
+			a.Untidy, a.late = true, a.late || session.InFlight(err)
 			return err
 		}
 		last = err

@@ -11,7 +11,7 @@ import (
 // Suspect prepares resync for a new view. moved reports of which regions the primary has changed:
 // hints of their blocks are lost. The tables may say something else than this client knows.
 func (a *Allocator) Suspect(moved func(region int) bool) {
-	a.Untidy = true
+	a.Untidy, a.late = true, false
 	// Hints of blocks with a new primary are lost.
 	for class := range a.Holdings.Slabs {
 		for _, blk := range a.Holdings.Slabs[class].Blocks {

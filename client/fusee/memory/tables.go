@@ -305,9 +305,9 @@ func (t *Tables) wipe(blk node.Block, floor uint32) error {
 	return nil
 }
 
-// addHint adds the FAA of an object's bit in its block's bitmap. An FAA on a set bit carries into
+// AddHint adds the FAA of an object's bit in its block's bitmap. An FAA on a set bit carries into
 // its neighbor: that makes hints wrong, and no more, since marks decide.
-func (t *Tables) addHint(b *rdma.Batch, unit uint64, class int) {
+func (t *Tables) AddHint(b *rdma.Batch, unit uint64, class int) {
 	blk, _, _ := t.s.Space.BlockOf(unit)
 	i := t.s.IndexOf(unit, class)
 	b.FetchAdd(t.hintWord(blk, i), 1<<(i%64))

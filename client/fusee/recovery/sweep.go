@@ -212,7 +212,8 @@ type used struct {
 //
 // Each replica gets a mark of its own: a torn draft leaves replicas of different incarnations.
 // The primary's mark comes last, as a carrier's does. It may be repeated after a crash. Where nodes
-// hand out objects, a crash between an object's mark and its hint leaks the object.
+// hand out objects, the primary's mark and its hint are one chain: an object that is marked already
+// gets no hint, since the node may have handed it out.
 func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 	for some := range slices.Chunk(list, layout.HeadsPerTrip) {
 		// Objects may have different numbers of replicas left.
@@ -224,13 +225,15 @@ func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 		// The primary last: when it has the mark, all have.
 		for c := copies - 1; c >= 0; c-- {
 			var err error
-			if marked, err = r.markCopies(some, c, whatever); err != nil {
+			if marked, err = r.markCopies(some, c, class, whatever); err != nil {
 				return fmt.Errorf("mark %d objects on replica %d: %w", len(some), c, err)
 			}
 		}
 		// Hints come after the marks.
-		if err := r.t.Hint(marked, class); err != nil {
-			return err
+		if !r.s.NodeCentric {
+			if err := r.t.Hint(marked, class); err != nil {
+				return err
+			}
 		}
 		if !whatever {
 			r.report.Freed += len(marked)
@@ -241,8 +244,9 @@ func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 
 // markCopies marks those of the objects that are in the given use, or in any, on one replica. It
 // returns the units of all that are marked there then. The error wraps ErrDeadline when it took
-// so long that the block may have another class by now; nothing was written then.
-func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked []uint64, err error) {
+// so long that the block may have another class by now; nothing was written then. On the primary
+// of a pool in which nodes hand out objects it sets their hints, too.
+func (r *recovery) markCopies(list []used, replica, class int, whatever bool) (marked []uint64, err error) {
 	read, write := r.s.Batch(), r.s.Batch()
 	defer read.Release()
 	defer write.Release()
@@ -265,15 +269,20 @@ func (r *recovery) markCopies(list []used, replica int, whatever bool) (marked [
 		if !whatever && h.Incarnation != u.inc {
 			continue
 		}
-		// A node has no memory of what it handed out: a second hint would hand out the object
-		// twice.
-		if replica == 0 && r.s.NodeCentric && h.Free() {
+		central, at := replica == 0 && r.s.NodeCentric, read.Op(i).Addr.Add(layout.MarkAt)
+		switch {
+		case central && h.Free():
+			// A node has no memory of what it handed out: a second hint would hand out the object
+			// twice.
 			continue
+		case central:
+			write.Chain()
+			write.WriteWord(at, uint64(h.Incarnation))
+			r.t.AddHint(write, u.unit, class)
+		case !h.Free():
+			write.WriteWord(at, uint64(h.Incarnation))
 		}
 		marked = append(marked, u.unit) // also if it was marked before: its hint may have been lost
-		if !h.Free() {
-			write.WriteWord(read.Op(i).Addr.Add(layout.MarkAt), uint64(h.Incarnation))
-		}
 	}
 	// By now the block may have objects of another class.
 	if !whatever && write.Len() > 0 && r.s.Now()-start > r.s.Timeout/2 {
