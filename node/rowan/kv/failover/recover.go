@@ -121,6 +121,11 @@ func (c *control) recoverOwn() error {
 		if err != nil {
 			return err
 		}
+		// A cleaner's entries are copies of what is on all replicas, so none is given: another
+		// replica may have dropped the tombstone of one.
+		if int(owner) > c.s.Opt.Workers {
+			u = &digest.Segment{Segment: seg}
+		}
 		// It is full, or the log has left it: nothing is added.
 		if table.IsCommitted(seg) {
 			c.d.Left(u, end)
@@ -134,8 +139,7 @@ func (c *control) recoverOwn() error {
 		last[owner], c.s.Resumed[owner] = u, state.LogEnd{Segment: seg, Behind: end}
 	}
 	for _, u := range last {
-		// Their records are given in the next term if they are above CommitVer: they may be on this
-		// replica alone.
+		// Their records are given in the next term: they may be on this replica alone.
 		if u != nil {
 			c.resumed = append(c.resumed, *u)
 		}

@@ -4,7 +4,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/node/cluster/rpc"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/kv/digest"
 	"github.com/farkv/farkv/node/rowan/kv/kvtest"
@@ -59,5 +61,58 @@ func TestForget(t *testing.T) {
 		if word, err := rdma.ReadWord(b.Endpoint, "read", v.at, time.Minute); err != nil || word != v.want {
 			t.Errorf("%s: %#x, want %#x, %v", v.what, word, v.want, err)
 		}
+	}
+}
+
+// TestGivenAnew: a server that is started anew gives what its workers left, and nothing of what
+// cleaners had copied, in segments that their logs have left and in those where they go on.
+func TestGivenAnew(t *testing.T) {
+	b, _ := kvtest.New(t, 2, kv.Rowan, worker.New)
+	s, o := b.Server, b.Server.Opt
+	words := b.Endpoint.Batch()
+	defer words.Release()
+	words.WriteWord(o.TermAt(0), kv.Seal(5))
+	for i := range o.Shards {
+		words.WriteWord(o.SinceAt(0, i), kv.Seal(1))
+	}
+	r := kv.Record{Shard: s.Known.Last().Find(kv.Hash(b.Key())), Key: b.Key(), Value: make([]byte, 900)}
+	for i, records := range []int{1, 6} { // a worker's log has one, and a cleaner's has them in two segments
+		log := s.Table.Log(b.Endpoint, rowan.Owner(1+i*o.Workers))
+		for range records {
+			r.Order = kv.Order{Term: 5, Version: r.Version + 1}
+			data := make([]byte, kv.RecordSize(r.Key, r.Value))
+			r.Put(data)
+			if err := log.Reserve(len(data), 0); err != nil {
+				t.Fatal(err)
+			}
+			log.Add(words, kv.Put, 5, data)
+		}
+	}
+	if err := rdma.Do(b.Endpoint, words.As("write"), time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	ep, err := b.Fabric.Open("control")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ep.Close()
+	in, err := digest.NewInbound(s, ep)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer in.Close()
+	c := newControl(s, ep, in, b.Fabric)
+	if c.peer, err = rpc.Open(ep, rpc.Options{Box: rdma.BoxOptions{Number: o.Boxes}}); err != nil {
+		t.Fatal(err)
+	}
+	defer c.peer.Close()
+	if err := c.recover(); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.Table.Left(); len(left) != 3 || len(s.Resumed) != 2 {
+		t.Fatalf("%d segments are left, and %d logs go on", len(left), len(s.Resumed))
+	}
+	if given := c.d.Uncommitted(c.resumed); len(given) != 1 {
+		t.Errorf("records %v are given, want the worker's alone", given)
 	}
 }
