@@ -21,9 +21,9 @@ const tries = 5
 
 // Check reads the logs of all servers. It compares the replicas of each shard: they must have the
 // same newest record of each key. Then it asks primaries for keys: they must answer with those
-// records. A record above its shard's CommitVer may be missing on some replicas: its write is under
-// way, or its client was told that it is uncertain. Members of which the nodes are dead, and
-// primaries that do not answer, leave a part unchecked; the report names it.
+// records. A record that is not settled may be missing on some replicas: its write is under way, or
+// its client was told that it is uncertain. Members of which the nodes are dead, and primaries that
+// do not answer, leave a part unchecked; the report names it.
 //
 // What cleaners move during the walk may look like damage. Then the walk is begun again.
 func Check(f rdma.Fabric) (r client.Report, err error) {
@@ -79,6 +79,8 @@ type contents struct {
 	items []item
 	// By shard, the CommitVers that its server had published before the walk.
 	commit []uint64
+	// By node, the terms in which servers had given this one what they had, before the walk.
+	gave []uint64
 	// Entries with a wrong checksum; nil: they were not looked for.
 	torn []torn
 }
@@ -86,6 +88,7 @@ type contents struct {
 // torn is a record with a wrong checksum.
 type torn struct {
 	shard   int
+	term    uint32
 	version uint64
 	at      rdma.Addr
 }
@@ -144,14 +147,14 @@ func (c *checker) walk(f rdma.Fabric) error {
 		return nil
 	}
 	// A node that has died by now, or dies meanwhile, is left out.
-	for n := range c.nodes { // before any log is read, so that CommitVers are not newer than logs
+	for n := range c.nodes { // before any log is read, so that words are not newer than logs
 		if err := c.begin(n); err != nil {
 			return err
 		}
 	}
 	c.chosen = make([]int, l.servers.Shards)
 	for n := range c.nodes {
-		// Behind all CommitVers: what they cover must be found.
+		// Behind all words: what they cover must be found.
 		if err := c.collect(n); err != nil {
 			return err
 		}
@@ -202,6 +205,9 @@ func (c *checker) begin(node int) error {
 		n.why = err
 		c.r.Damaged("node %d: %v", node, err)
 		return nil
+	}
+	if err == nil {
+		n.gave, err = kv.Gave(c.ep, c.l.servers, node)
 	}
 	n.alive = err == nil
 	return err
@@ -324,7 +330,7 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 		if !ok {
 			return
 		}
-		// CommitVer was read before the logs, so what it covers must be in all of them.
+		// Words were read before the logs, so what they cover must be in all of them.
 		settled := c.settled(s, shard, newest)
 		for i, items := range rest {
 			// Replicas drop tombstones at different times.
@@ -345,10 +351,11 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 				// It helps to tell a record that was lost from one that was never there.
 				older := "none"
 				if has.version > 0 {
-					older = fmt.Sprintf("version %d", has.version)
+					older = fmt.Sprintf("version %d of term %d", has.version, has.term)
 				}
-				c.r.Damaged("shard %d: node %d lacks version %d of hash %#x, which CommitVer covers: it has %s%s",
-					shard, replicas[i], newest.version, newest.hash, older, c.place(replicas[i], shard, newest.version))
+				c.r.Damaged("shard %d: node %d lacks version %d of term %d, hash %#x, which all replicas must have: "+
+					"it has %s%s", shard, replicas[i], newest.version, newest.term, newest.hash, older,
+					c.place(replicas[i], shard, newest))
 			}
 		}
 		// Otherwise the primary may answer with it or with an older one.
@@ -362,33 +369,44 @@ func (c *checker) compare(shard int, wanted map[uint64]item) {
 }
 
 // place returns where the entry is that a node lacks, if it can be found, for a message.
-func (c *checker) place(node, shard int, version uint64) string {
+func (c *checker) place(node, shard int, i item) string {
 	n := &c.nodes[node]
 	// Logs are read once more only if something is missing.
 	if n.torn == nil {
 		n.torn = []torn{}
 		// What a damaged record says is a guess, for the message only.
 		err := kv.Torn(c.ep, c.l.servers, c.l.promises(), node, func(r *kv.Collected, at rdma.Addr) {
-			n.torn = append(n.torn, torn{r.Shard, r.Version, at})
+			n.torn = append(n.torn, torn{r.Shard, r.Term, r.Version, at})
 		})
 		if err != nil {
 			return fmt.Sprintf("; why is not known: %v", err)
 		}
 	}
-	// A record is found by its version: its key may be what is damaged.
+	// A record is found by its term and version: its key may be what is damaged.
 	for _, t := range n.torn {
-		if t.shard == shard && t.version == version {
+		if t.shard == shard && t.term == i.term && t.version == i.version {
 			return fmt.Sprintf("; the entry at %s (%s) has a wrong checksum", t.at, c.l.servers.Describe(t.at))
 		}
 	}
 	return ""
 }
 
-// settled reports whether a record was on all replicas before the walk began.
+// settled reports whether a record was on all replicas before the walk began. The CommitVer of the
+// configuration's primary covers what that one gave a version to, in the configuration's term. Its
+// word may be of a term in which it was the primary before, and says nothing of what another one
+// gave since. Records of earlier terms were on all replicas once all members had given what they
+// had in this one. A server that begins anew clears these words.
 func (c *checker) settled(s *shards.Shard, shard int, i item) bool {
-	// nil if the primary's node was not read.
-	commit := c.nodes[s.Primary].commit
-	return commit != nil && i.version <= commit[shard]
+	n := &c.nodes[s.Primary]
+	switch term := uint64(i.term); {
+	case !n.alive:
+		return false // its words were not read
+	case term == c.config.Term:
+		return i.version <= n.commit[shard]
+	default:
+		return term < c.config.Term && !slices.ContainsFunc(c.config.Members,
+			func(m shards.Member) bool { return n.gave[m.Node] != c.config.Term })
+	}
 }
 
 // askWithin bounds the wait for a primary. One that does not answer is not asked again.

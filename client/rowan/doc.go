@@ -33,9 +33,10 @@
 //
 // # A check
 //
-// Check goes by what is in memory, not by what servers say. It reads CommitVers first, and then all
-// logs: a record that is not above its shard's CommitVer was on all replicas by then, so each
-// replica that lacks it, and has nothing newer of the key, is damaged. A record above CommitVer may
-// be on some replicas. Last it asks primaries for keys, since an index that is wrong shows in no
-// log.
+// Check goes by what is in memory, not by what servers say. It reads the servers' words first, and
+// then all logs. A record of the configuration's term that is not above its shard's CommitVer was
+// on all replicas by then, and one of an earlier term was if all members had given what they had in
+// this term. So each replica that lacks it, and has nothing newer of the key, is damaged. Other
+// records may be on some replicas. Last it asks primaries for keys, since an index that is wrong
+// shows in no log.
 package rowan

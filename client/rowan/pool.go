@@ -20,7 +20,7 @@ import (
 const FormatVersion = 3
 
 // Steps are the steps of a client's operations and of tools that inspect a pool.
-var Steps = []rdma.Step{"ask", "read segment", "read since when", "read CommitVers"}
+var Steps = []rdma.Step{"ask", "read segment", "read since when", "read CommitVers", "read which gave"}
 
 // Params are the parameters of a pool. They are written into its header and never change. The
 // configuration, which changes, is in rdma.Configs.

@@ -1,6 +1,7 @@
 package kv
 
 import (
+	"encoding/binary"
 	"fmt"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -83,6 +84,20 @@ func ReadTable(ep rdma.Endpoint, o Options, p rdma.RingPromises, node int) (*row
 // the primary, by shard.
 func CommitVers(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
 	return o.readWords(ep, "read CommitVers", o.CommitAt(node, 0))
+}
+
+// Gave reads the last terms in which servers have given a node's server what they had, by their
+// nodes. The words are not sealed: a damaged one is of another term.
+func Gave(ep rdma.Endpoint, o Options, node int) ([]uint64, error) {
+	words, err := rdma.ReadBytes(ep, "read which gave", o.GaveAt(node, 0), 8*o.Nodes, LocalTimeout)
+	if err != nil {
+		return nil, fmt.Errorf("read which servers gave server %d what they have: %w", node, err)
+	}
+	all := make([]uint64, o.Nodes)
+	for i := range all {
+		all[i] = binary.LittleEndian.Uint64(words[8*i:])
+	}
+	return all, nil
 }
 
 // Describe names what lies at an address of a server's memory. It returns "" for an address outside

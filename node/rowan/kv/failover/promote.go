@@ -1,11 +1,8 @@
 package failover
 
 import (
-	"encoding/binary"
-	"fmt"
 	"time"
 
-	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rowan"
 	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/kv/state"
@@ -109,13 +106,13 @@ func (c *control) give(t *state.Term) {
 // haveAllGiven reports whether each member has written the term to its word here: all that they
 // give is in this server's logs.
 func (c *control) haveAllGiven(t *state.Term) (bool, error) {
-	words, err := rdma.ReadBytes(c.ep, "read which gave", c.s.Opt.GaveAt(t.Node, 0), 8*c.s.Opt.Nodes, kv.LocalTimeout)
+	gave, err := kv.Gave(c.ep, c.s.Opt, t.Node)
 	if err != nil {
-		return false, fmt.Errorf("read which servers gave what they have: %w", err)
+		return false, err
 	}
 	// A server that is no member gives nothing.
 	for _, m := range t.Members {
-		if binary.LittleEndian.Uint64(words[8*m.Node:]) != t.Term {
+		if gave[m.Node] != t.Term {
 			return false, nil
 		}
 	}
