@@ -14,7 +14,7 @@ import (
 )
 
 // TestForget: a server that is started anew clears what others told in earlier terms, and nothing
-// else.
+// else. It goes on above the versions that it had published.
 func TestForget(t *testing.T) {
 	b, _ := kvtest.New(t, 2, kv.Rowan, worker.New)
 	s, o := b.Server, b.Server.Opt
@@ -41,8 +41,16 @@ func TestForget(t *testing.T) {
 	}
 	defer r.Close()
 	c := newControl(s, b.Endpoint, r, b.Fabric)
+	for _, sh := range s.Shards {
+		sh.Follow() // as one that is started anew
+	}
 	if err := c.recover(); err != nil {
 		t.Fatal(err)
+	}
+	for i, sh := range s.Shards {
+		if v, ok := sh.Next(); !ok || v != 8 {
+			t.Errorf("the next version of shard %d is %d, %t", i, v, ok)
+		}
 	}
 	for _, v := range []struct {
 		what string

@@ -75,6 +75,38 @@ func TestLead(t *testing.T) {
 	}
 }
 
+// TestLearned: the first version of a new primary is above what it has learned of any other one,
+// whatever that covers.
+func TestLearned(t *testing.T) {
+	s := &Shard{}
+	s.Settle(1, 2)
+	s.Learn(3, 20)
+	s.Lead(2, 0)
+	if v, ok := s.Next(); !ok || v != 21 {
+		t.Errorf("the first version is %d, %t", v, ok)
+	}
+}
+
+// TestLeadsAgain: what was acknowledged above a gap in an earlier time as the primary says nothing
+// of the versions that come a window later.
+func TestLeadsAgain(t *testing.T) {
+	s := &Shard{}
+	s.Lead(1, 0)
+	s.Next() // it is not acknowledged
+	above, _ := s.Next()
+	s.Done(above)
+	s.Follow()
+	s.Lead(2, 0)
+	for v, ok := s.Next(); ok; v, ok = s.Next() {
+		if v < above+window {
+			s.Done(v)
+		}
+	}
+	if s.CommitVer() != above+window-1 {
+		t.Errorf("CommitVer is %d, and %d is in flight", s.CommitVer(), above+window)
+	}
+}
+
 // TestCommittedByTerm: what a replica has learned of one primary says nothing of the versions that
 // another one gives, which may be lower; nor does what that one has published before it served.
 func TestCommittedByTerm(t *testing.T) {
