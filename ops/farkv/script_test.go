@@ -282,13 +282,15 @@ func terminate(ts *testscript.TestScript, _ bool, args []string) {
 	ts.Check(p.Signal(syscall.SIGTERM))
 }
 
-// until PATTERN PROGRAM ARGS... runs a program again and again until its standard output matches.
+// until PATTERN PROGRAM ARGS... runs a program again and again until its standard output matches;
+// with ! it is to fail then.
 func until(ts *testscript.TestScript, neg bool, args []string) {
 	pattern, err := regexp.Compile("(?m)" + args[0])
 	ts.Check(err)
 	// a program is expensive
 	for end := time.Now().Add(wait.Hang); time.Now().Before(end); time.Sleep(100 * time.Millisecond) {
-		if err := ts.Exec(args[1], args[2:]...); err == nil && pattern.MatchString(ts.ReadFile("stdout")) {
+		err := ts.Exec(args[1], args[2:]...)
+		if (err != nil) == neg && pattern.MatchString(ts.ReadFile("stdout")) {
 			return
 		}
 	}
