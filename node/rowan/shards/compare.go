@@ -1,6 +1,7 @@
 package shards
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 )
@@ -16,9 +17,15 @@ func (r Replica) String() string { return fmt.Sprintf("shard %d of server %d", r
 type Digest struct {
 	// Sum of the hashes of each pair's key, term and version. It does not depend on their order.
 	Sum uint64
-	// Sum of the versions. A replica that lacks pairs, or has older ones, has a lower weight,
-	// unless a later primary gave lower versions than an earlier one: terms are not in it.
-	Weight uint64
+	// Sums of the terms and of the versions. A replica that lacks pairs, or has older ones, has a
+	// lower weight: a lower sum of terms, or the same and a lower sum of versions. Versions alone
+	// do not say it, since a primary may give lower ones than that of an earlier term.
+	Terms, Versions uint64
+}
+
+// weighs compares the weights of digests.
+func (d Digest) weighs(other Digest) int {
+	return cmp.Or(cmp.Compare(d.Terms, other.Terms), cmp.Compare(d.Versions, other.Versions))
 }
 
 // Compared returns the configuration that follows a cold start, given the digests of all complete
@@ -99,7 +106,7 @@ func (c *Config) odd(shard int, digests map[Replica]Digest) []int {
 	var best Digest
 	for _, n := range all { // the first one, among those with equal votes and weight
 		d := digests[Replica{shard, n}]
-		if votes[d] > votes[best] || votes[d] == votes[best] && d.Weight > best.Weight {
+		if votes[d] > votes[best] || votes[d] == votes[best] && d.weighs(best) > 0 {
 			best = d
 		}
 	}

@@ -190,11 +190,11 @@ func (k *cluster) compare(r *rand.Rand) (*shards.Config, error) {
 		most := (len(complete) - 1) / 2
 		for _, n := range complete {
 			replica := shards.Replica{Shard: i, Node: n}
-			digests[replica] = shards.Digest{Sum: uint64(i), Weight: 1000}
+			digests[replica] = shards.Digest{Sum: uint64(i), Terms: 9, Versions: 1000}
 			if most > 0 && r.IntN(4) == 0 {
 				most--
 				damaged = append(damaged, replica)
-				digests[replica] = shards.Digest{Sum: r.Uint64(), Weight: 900 + r.Uint64N(200)}
+				digests[replica] = shards.Digest{Sum: r.Uint64(), Terms: 9, Versions: 900 + r.Uint64N(200)}
 				delete(k.has[i], n)
 			}
 		}
@@ -524,7 +524,7 @@ func TestColdStart(t *testing.T) {
 // greatest weight counts.
 func TestCompared(t *testing.T) {
 	for _, v := range []struct {
-		weights []uint64 // of the primary and the backups
+		weights []uint64 // of the primary and the backups, ten times the terms and the versions
 		primary int
 		differ  string
 	}{
@@ -534,6 +534,8 @@ func TestCompared(t *testing.T) {
 		{[]uint64{5, 7, 6}, 1, "[shard 0 of server 0 shard 0 of server 2]"},
 		{[]uint64{8, 7, 7}, 1, "[shard 0 of server 0]"},
 		{[]uint64{0, 7, 0}, 0, "[shard 0 of server 1]"},
+		{[]uint64{9, 11}, 1, "[shard 0 of server 0]"},
+		{[]uint64{11, 9}, 0, "[shard 0 of server 1]"},
 	} {
 		n := len(v.weights)
 		c, err := shards.New([]int{0, 1, 2, 3}[:n], 1, n)
@@ -550,7 +552,8 @@ func TestCompared(t *testing.T) {
 				}
 				d := shards.Digest{Sum: 1}
 				if i == 0 {
-					d = shards.Digest{Sum: v.weights[place], Weight: v.weights[place]}
+					w := v.weights[place]
+					d = shards.Digest{Sum: w, Terms: w / 10, Versions: w % 10}
 				}
 				digests[shards.Replica{Shard: i, Node: node}] = d
 			}

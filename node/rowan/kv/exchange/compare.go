@@ -64,7 +64,8 @@ func (x *Exchanger) compare() error {
 		// Only the beginning is read: the key may be missing.
 		if f, _ := kv.ParseFound(at, head); f.Kind == kv.Put {
 			c.digest.Sum += xxhash.Sum64(head[rowan.HeaderBytes:])
-			c.digest.Weight += f.Version
+			c.digest.Terms += uint64(f.Term)
+			c.digest.Versions += f.Version
 		}
 	}
 	if c.next == names.Chains() {

@@ -71,3 +71,34 @@ func TestGives(t *testing.T) {
 		}
 	}
 }
+
+// TestCompares: the digest of a replica has the terms and the versions of its pairs.
+func TestCompares(t *testing.T) {
+	b, _ := kvtest.New(t, 1, kv.Rowan, worker.New)
+	config := *b.Server.Known.Last().Config
+	config.Term = 7
+	b.Adopt(&config)
+	for _, proc := range []uint16{kv.ProcInsert, kv.ProcUpdate} {
+		b.End(b.Begin(proc, "value"), kv.StatusOK)
+	}
+	x := &Exchanger{s: b.Server, ep: b.Endpoint, term: b.Server.Known.Last()}
+	for !x.compared.over {
+		if err := x.compare(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	shard := x.term.Find(kv.Hash(b.Key()))
+	told := b.Server.Exchange.Told(7)
+	if len(told) != len(x.term.Shards) {
+		t.Errorf("%d shards have digests", len(told))
+	}
+	for _, d := range told {
+		want := shards.Digest{}
+		if d.Shard == shard {
+			want = shards.Digest{Sum: d.Sum, Terms: 7, Versions: 2}
+		}
+		if d.Digest != want {
+			t.Errorf("the digest of shard %d is %+v, want %+v", d.Shard, d.Digest, want)
+		}
+	}
+}

@@ -6,7 +6,7 @@ import "github.com/farkv/farkv/node/rowan/shards"
 
 const (
 	MaxReports, MaxLoads, MaxDamages = maxReports, maxLoads, maxDamages
-	MaxReason                        = maxReason
+	MaxDigests, MaxReason            = maxDigests, maxReason
 	MostAnswer                       = boxBytes - 16 // the header of rpc
 )
 

@@ -17,7 +17,7 @@ import (
 //	term u64 | copied u16 | migrated u16 | loads u16 | flags u16
 //	shard u16                                      a copy, a migration
 //	shard u16 | requests u64 | writes u64          a load
-//	shard u16 | sum u64 | weight u64               a digest instead of a load, by the flags
+//	shard u16 | sum u64 | terms u64 | versions u64 a digest instead of a load, by the flags
 //	shard u16 | offset u64                         damage, to the end, by the flags
 //	text                                           why the server has ended, by the flags; no more
 const (
@@ -26,19 +26,21 @@ const (
 	questionBytes = 24
 	answerBytes   = 16
 	loadBytes     = 18
+	digestBytes   = 26
 	damageBytes   = 10
 	// Bounds of one report. It fits into a mailbox's buffer of boxBytes, with the header of package
 	// rpc: 16 bytes of that, 16, two lists of 512, 6,912 of loads and 160 of damage are 8,128.
 	maxReports = 256
 	maxLoads   = 384
+	maxDigests = 256 // 6,656 bytes, instead of loads
 	maxDamages = 16
 	boxBytes   = 8 << 10
 
 	flagRestarted = 1
 	flagFull      = 2
-	flagDigests   = 4
 	flagDamaged   = 8
 	flagEnded     = 16
+	flagDigests   = 32 // 4 was of digests without terms: two formats cannot be compared
 	maxReason     = 1000
 )
 
@@ -55,7 +57,7 @@ type Report struct {
 	// The server has no room for another shard.
 	Full bool
 	// Digests of all shards of which the server is a complete replica, in a term that compares
-	// them, once it has what others gave it. If there are more than 384, the others are reported
+	// them, once it has what others gave it. If there are more than 256, the others are reported
 	// next time. There are no loads with them.
 	Digests []Digest
 	// Damaged lists shards of which the server has met a damaged entry in this term. If there are
@@ -102,7 +104,7 @@ func (a *answer) encode() []byte {
 		return append(p, a.ended[:min(len(a.ended), maxReason)]...)
 	}
 	copied, migrated := a.Copied[:min(len(a.Copied), maxReports)], a.Migrated[:min(len(a.Migrated), maxReports)]
-	loads := a.Loads[:min(len(a.Loads), maxLoads)]
+	loads, digests := a.Loads[:min(len(a.Loads), maxLoads)], a.Digests[:min(len(a.Digests), maxDigests)]
 	p := le.AppendUint64(nil, a.term)
 	flags := 0
 	if a.restarted {
@@ -111,18 +113,15 @@ func (a *answer) encode() []byte {
 	if a.Full {
 		flags |= flagFull
 	}
-	if digests := a.Digests[:min(len(a.Digests), maxLoads)]; len(digests) > 0 {
+	if len(digests) > 0 {
 		flags |= flagDigests
 		loads = nil
-		for _, d := range digests {
-			loads = append(loads, Load{d.Shard, shards.Load{Requests: d.Sum, Writes: d.Weight}})
-		}
 	}
 	damaged := a.Damaged[:min(len(a.Damaged), maxDamages)]
 	if len(damaged) > 0 {
 		flags |= flagDamaged
 	}
-	for _, n := range []int{len(copied), len(migrated), len(loads), flags} {
+	for _, n := range []int{len(copied), len(migrated), len(loads) + len(digests), flags} {
 		p = le.AppendUint16(p, uint16(n))
 	}
 	for _, list := range [][]int{copied, migrated} {
@@ -134,6 +133,12 @@ func (a *answer) encode() []byte {
 		p = le.AppendUint16(p, uint16(l.Shard))
 		p = le.AppendUint64(p, l.Requests)
 		p = le.AppendUint64(p, l.Writes)
+	}
+	for _, d := range digests {
+		p = le.AppendUint16(p, uint16(d.Shard))
+		for _, sum := range []uint64{d.Sum, d.Terms, d.Versions} {
+			p = le.AppendUint64(p, sum)
+		}
 	}
 	for _, d := range damaged {
 		p = le.AppendUint16(p, uint16(d.Shard))
@@ -155,9 +160,12 @@ func decodeAnswer(p []byte) (*answer, error) {
 	}
 	a := &answer{term: le.Uint64(p), restarted: flags&flagRestarted != 0}
 	a.Full = flags&flagFull != 0
-	copied, migrated, loads := int(le.Uint16(p[8:])), int(le.Uint16(p[10:])), int(le.Uint16(p[12:]))
-	damaged := len(p) - answerBytes - 2*(copied+migrated) - loadBytes*loads
-	if flags > flagRestarted|flagFull|flagDigests|flagDamaged || flags&flagDigests != 0 && loads == 0 ||
+	copied, migrated, loads, digests := int(le.Uint16(p[8:])), int(le.Uint16(p[10:])), int(le.Uint16(p[12:])), 0
+	if flags&flagDigests != 0 {
+		loads, digests = 0, loads
+	}
+	damaged := len(p) - answerBytes - 2*(copied+migrated) - loadBytes*loads - digestBytes*digests
+	if flags&^(flagRestarted|flagFull|flagDamaged|flagDigests) != 0 || flags&flagDigests != 0 != (digests > 0) ||
 		damaged < 0 || damaged%damageBytes != 0 || flags&flagDamaged != 0 != (damaged > 0) {
 		return bad()
 	}
@@ -172,14 +180,12 @@ func decodeAnswer(p []byte) (*answer, error) {
 		l := Load{int(le.Uint16(rest)), shards.Load{Requests: le.Uint64(rest[2:]), Writes: le.Uint64(rest[10:])}}
 		a.Loads, rest = append(a.Loads, l), rest[loadBytes:]
 	}
+	for range digests {
+		d := shards.Digest{Sum: le.Uint64(rest[2:]), Terms: le.Uint64(rest[10:]), Versions: le.Uint64(rest[18:])}
+		a.Digests, rest = append(a.Digests, Digest{int(le.Uint16(rest)), d}), rest[digestBytes:]
+	}
 	for ; len(rest) > 0; rest = rest[damageBytes:] {
 		a.Damaged = append(a.Damaged, Damage{int(le.Uint16(rest)), le.Uint64(rest[2:])})
-	}
-	if flags&flagDigests != 0 {
-		for _, l := range a.Loads {
-			a.Digests = append(a.Digests, Digest{l.Shard, shards.Digest{Sum: l.Requests, Weight: l.Writes}})
-		}
-		a.Loads = nil
 	}
 	return a, nil
 }

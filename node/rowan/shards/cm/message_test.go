@@ -26,8 +26,9 @@ func TestGolden(t *testing.T) {
 		{cm.EncodeAnswer(9, true, cm.Report{}), "0900000000000000" + "0000000000000100"},
 		{cm.EncodeAnswer(9, false, cm.Report{Full: true}), "0900000000000000" + "0000000000000200"},
 		{cm.EncodeAnswer(9, false, cm.Report{Digests: []cm.Digest{{Shard: 5,
-			Digest: shards.Digest{Sum: 6, Weight: 7}}}}),
-			"0900000000000000" + "0000000001000400" + "0500" + "0600000000000000" + "0700000000000000"},
+			Digest: shards.Digest{Sum: 6, Terms: 8, Versions: 7}}}}),
+			"0900000000000000" + "0000000001002000" + "0500" + "0600000000000000" + "0800000000000000" +
+				"0700000000000000"},
 		{cm.EncodeAnswer(9, false, cm.Report{Damaged: []cm.Damage{{Shard: 5, Offset: 6}}}),
 			"0900000000000000" + "0000000000000800" + "0500" + "0600000000000000"},
 		{cm.EncodeEnded(9, "why"), "0900000000000000" + "0000000000001000" + "776879"},
@@ -40,6 +41,19 @@ func TestGolden(t *testing.T) {
 	}
 }
 
+// TestOlderDigests: digests without terms, as servers of an older version tell them, are refused:
+// they differ from all others.
+func TestOlderDigests(t *testing.T) {
+	older, err := hex.DecodeString("0900000000000000" + "0000000001000400" + "0500" + "0600000000000000" +
+		"0700000000000000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, _, r, err := cm.DecodeAnswer(older); err == nil {
+		t.Errorf("they are read as %+v", r)
+	}
+}
+
 // TestLongAnswer: an answer fits into the manager's mailbox, and has as much of a report as does.
 func TestLongAnswer(t *testing.T) {
 	all := make([]int, 5000)
@@ -47,6 +61,10 @@ func TestLongAnswer(t *testing.T) {
 	p := cm.EncodeAnswer(1, false, long)
 	if len(p) > cm.MostAnswer {
 		t.Errorf("%d bytes, and the mailbox takes %d", len(p), cm.MostAnswer)
+	}
+	long.Loads, long.Digests = nil, make([]cm.Digest, 5000)
+	if p := cm.EncodeAnswer(1, false, long); len(p) > cm.MostAnswer {
+		t.Errorf("%d bytes with digests, and the mailbox takes %d", len(p), cm.MostAnswer)
 	}
 	_, _, r, err := cm.DecodeAnswer(p)
 	if err != nil || len(r.Copied) != cm.MaxReports || len(r.Migrated) != cm.MaxReports ||
@@ -72,7 +90,7 @@ func FuzzAnswer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, p []byte) {
 		term, restarted, r, err := cm.DecodeAnswer(p)
 		if err != nil || len(r.Copied) > cm.MaxReports || len(r.Migrated) > cm.MaxReports ||
-			len(r.Loads) > cm.MaxLoads ||
+			len(r.Loads) > cm.MaxLoads || len(r.Digests) > cm.MaxDigests ||
 			len(r.Damaged) > cm.MaxDamages || len(p) > cm.MostAnswer {
 			return
 		}
@@ -97,9 +115,9 @@ func TestManyDigests(t *testing.T) {
 	}
 	var s cm.Server
 	told := map[int]bool{}
-	for range 1 + n/cm.MaxLoads {
+	for range 1 + n/cm.MaxDigests {
 		some := s.SomeOf(all)
-		if len(some) > cm.MaxLoads {
+		if len(some) > cm.MaxDigests {
 			t.Errorf("%d digests in an answer", len(some))
 		}
 		for _, d := range some {

@@ -208,11 +208,11 @@ func (s *Server) send(a *answer) error {
 
 // someOf returns as many digests as an answer has room for. Successive answers report them in turn.
 func (s *Server) someOf(all []Digest) []Digest {
-	if len(all) <= maxLoads {
+	if len(all) <= maxDigests {
 		return all
 	}
 	from := s.digest % len(all)
-	some := all[from:min(from+maxLoads, len(all))]
+	some := all[from:min(from+maxDigests, len(all))]
 	s.digest = from + len(some)
 	return some
 }

@@ -400,7 +400,7 @@ func (v *server) digests() (r cm.Report) {
 		}
 		d := shards.Digest{}
 		for id := range v.has[i] {
-			d.Sum, d.Weight = d.Sum+uint64(id*id), d.Weight+1
+			d.Sum, d.Versions = d.Sum+uint64(id*id), d.Versions+1
 		}
 		r.Digests = append(r.Digests, cm.Digest{Shard: i, Digest: d})
 	}
