@@ -301,9 +301,9 @@ func (d *Digester) Step() error {
 	return d.ahead()
 }
 
-// Commit finds the used segments that are committed: no version in them is above the CommitVer of
-// its shard. Records of a shard that the server does not have count as committed. It marks these
-// segments durably, and offers them to cleaners.
+// Commit finds the used segments that are committed: none of their records is above the CommitVer
+// of its shard, by term and version. Records of a shard that the server does not have count as
+// committed. It marks these segments durably, and offers them to cleaners.
 //
 // A received segment without a live entry may be cleaned, too, though it is not committed. The
 // server gives of each key only what its index names, which is in other segments that are not
@@ -362,9 +362,10 @@ func (d *Digester) Waits() bool { return len(d.used) > 0 }
 // Flushed reports whether the indexes name all entries that were taken.
 func (d *Digester) Flushed() bool { return len(d.group) == 0 }
 
-// Uncommitted returns the digested records that may not be on all replicas: those above CommitVer,
-// of segments that are full, of segments that are not, and of more segments. None of these is
-// committed, so no cleaner frees them.
+// Uncommitted returns the digested records that may not be on all replicas, of segments that are
+// full, of segments that are not, and of more segments: those above CommitVer, by term and version.
+// A server that has begun anew knows none before it settles a term, so it returns all. None of
+// these segments is committed, so no cleaner frees them.
 func (d *Digester) Uncommitted(more []Segment) (all []state.Located) {
 	for _, list := range [][]Segment{d.used, d.early, more} {
 		for _, u := range list {

@@ -98,7 +98,8 @@ func (c *control) lend(t *state.Term) error {
 
 // give hands over to the exchanger what was digested of earlier terms and may not be on all
 // replicas, with what an earlier server left in own logs. Of a shard that stays with its primary
-// there is nothing: the primary published its CommitVer before it said that it was quiet.
+// there is nothing, since the primary published its CommitVer before it said that it was quiet;
+// unless this server has begun anew: it gives all that was digested and is not committed.
 func (c *control) give(t *state.Term) {
 	c.s.Exchange.Give(&state.Gift{Term: t, Records: c.d.Uncommitted(c.resumed)})
 }

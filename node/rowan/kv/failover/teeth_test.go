@@ -18,10 +18,10 @@ var mutants = []teeth.Mutant{
 	{Rule: "which it notes", In: "control.mark", At: "!$had || $t.Differed($*term)", Do: "!had", Test: "TestDiffered"},
 	{Rule: "what others told in earlier terms is forgotten", In: "control.recover", At: "$c.forget", Do: "c.remember",
 		Test: "TestForget"},
-	{Rule: "versions are above what the earlier server published", In: "control.remember", At: "$sh.Find($published[$i])",
-		Do: "", Test: "TestForget"},
-	{Rule: "what a cleaner had copied is not given anew", In: "control.recoverOwn", At: "int($owner) > $c.s.Opt.Workers",
-		Do: "false", Test: "TestGivenAnew"},
+	{Rule: "versions are above what the earlier server published", In: "control.remember",
+		At: "$sh.Find($published[$i])", Do: "", Test: "TestForget"},
+	{Rule: "what a cleaner had copied is not given anew", In: "control.recoverOwn",
+		At: "int($owner) > $c.s.Opt.Workers", Do: "false", Test: "TestGivenAnew"},
 }
 
 func TestMutants(t *testing.T) {
