@@ -159,13 +159,14 @@ func (s *Store) Close() error {
 	o.Ended(true) // if the last intent is not idle, its shard is settled below
 	var errs []error
 	untouched := make([]bool, len(o.Shards))
-	for i, st := range o.Shards { // a node that does not answer holds no more than what the worker knows of
-		// A shard that is dirty with Seq 0 has no operation of this worker: its node did not
+	for i, st := range o.Shards {
+		// A node that does not answer holds no more than what the worker knows of. A shard that is dirty with Seq 0 has no operation of this worker: its node did not
 		// answer at open, or another copy leads it since.
 		untouched[i] = len(st.Flying) == 0 && len(st.Leased) == 0 && (!st.Dirty || st.Seq == 0) &&
 			!s.extents.HasClaims(i)
 	}
-	// These READs are posted behind what is in flight.
+	// These READs are posted behind what is in flight, on the connections that it is on, so their
+	// answers show what it has left.
 	if err := o.LoadShardStates(); err != nil && !(o.Table.Replicas > 1 && errors.Is(err, rdma.ErrStale)) {
 		errs = append(errs, err)
 	}

@@ -276,6 +276,8 @@ func (r *recovery) markCopies(list []used, replica, class int, whatever bool) (m
 			// twice.
 			continue
 		case central:
+			// The hint lands behind the mark, as the chain is on one node: a scan that finds the
+			// hint finds a free object.
 			write.Chain()
 			write.WriteWord(at, uint64(h.Incarnation))
 			r.t.AddHint(write, u.unit, class)

@@ -117,6 +117,7 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 		if a.batch = nil; err == nil {
 			return true, nil
 		}
+		// Each further try would fail alike, and the PUT would hang: the server ends with the reason.
 		if state.Fatal(err) {
 			return false, err
 		}

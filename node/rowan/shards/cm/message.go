@@ -161,7 +161,7 @@ func decodeAnswer(p []byte) (*answer, error) {
 	a := &answer{term: le.Uint64(p), restarted: flags&flagRestarted != 0}
 	a.Full = flags&flagFull != 0
 	copied, migrated, loads, digests := int(le.Uint16(p[8:])), int(le.Uint16(p[10:])), int(le.Uint16(p[12:])), 0
-	if flags&flagDigests != 0 {
+	if flags&flagDigests != 0 { // an answer has one or the other, and their count in one place
 		loads, digests = 0, loads
 	}
 	damaged := len(p) - answerBytes - 2*(copied+migrated) - loadBytes*loads - digestBytes*digests

@@ -206,7 +206,9 @@ func (s *Server) send(a *answer) error {
 	return nil
 }
 
-// someOf returns as many digests as an answer has room for. Successive answers report them in turn.
+// someOf returns as many digests as an answer has room for. Successive answers report them in turn,
+// so that the manager has all after as many answers as there are pieces: it compares none before
+// it has those of all complete replicas.
 func (s *Server) someOf(all []Digest) []Digest {
 	if len(all) <= maxDigests {
 		return all
