@@ -160,8 +160,9 @@ func (s *Store) Close() error {
 	var errs []error
 	untouched := make([]bool, len(o.Shards))
 	for i, st := range o.Shards {
-		// A node that does not answer holds no more than what the worker knows of. A shard that is dirty with Seq 0 has no operation of this worker: its node did not
-		// answer at open, or another copy leads it since.
+		// A node that does not answer holds no more than what the worker knows of. A shard that is
+		// dirty with Seq 0 has no operation of this worker: its node did not answer at open, or
+		// another copy leads it since.
 		untouched[i] = len(st.Flying) == 0 && len(st.Leased) == 0 && (!st.Dirty || st.Seq == 0) &&
 			!s.extents.HasClaims(i)
 	}

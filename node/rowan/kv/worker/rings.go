@@ -117,7 +117,8 @@ func (r *rings) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 		if a.batch = nil; err == nil {
 			return true, nil
 		}
-		// Each further try would fail alike, and the PUT would hang: the server ends with the reason.
+		// Each further try would fail alike, and the PUT would hang. So the server ends, and says
+		// why.
 		if state.Fatal(err) {
 			return false, err
 		}
