@@ -241,10 +241,8 @@ func TestLateLock(t *testing.T) {
 	was := r.lock(a)
 	must(t, f.Revoke(dead.id))
 	r.take(a, lockOf(dead.id, dead.numbers.Used()+1))
-	w.opt.Timeout = brief
-	_, err := get(w, a)
+	_, err := get(worker(t, f, l, Options{Timeout: brief}), a)
 	wantError(t, err, rdma.ErrTimeout)
-	w.opt.Timeout = 20 * time.Second
 	must(t, w.Recover(dead.id))
 	wantData(t, w, "[there]", a)
 	if r.lock(a) != was || w.stats.Freed != 1 {

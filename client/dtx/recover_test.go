@@ -38,9 +38,7 @@ func TestRecovered(t *testing.T) {
 			})
 			wantError(t, err, rdma.ErrClosed)
 			if step != stepLock {
-				w.opt.Timeout = brief
-				wantError(t, set(w, "never", a), rdma.ErrTimeout)
-				w.opt.Timeout = 20 * time.Second
+				wantError(t, set(worker(t, f, l, Options{Timeout: brief}), "never", a), rdma.ErrTimeout)
 			}
 			must(t, f.Revoke(dead.id))
 			must(t, w.Recover(dead.id))
@@ -249,7 +247,7 @@ func TestDeadMaster(t *testing.T) {
 		wantError(t, master.Recover(dead.id), rdma.ErrClosed)
 		wantError(t, w.Recover(dead.id), rdma.ErrTimeout)
 		must(t, f.Revoke(master.id))
-		w.opt.Timeout = 20 * time.Second
+		w = worker(t, f, l, Options{})
 		must(t, w.Recover(master.id))
 		must(t, w.Recover(dead.id))
 		wantData(t, w, "[new new]", a, b)

@@ -160,7 +160,7 @@ func TestInsertsOfOneKeyInTwoSlots(t *testing.T) {
 				if slotFor(b, k) == mine {
 					t.Fatal("both find the same slot")
 				}
-				b.opt.Timeout = 20 * time.Millisecond // a's proposal may keep it waiting for ever
+				b.s.OpTimeout = 20 * time.Millisecond // a's proposal may keep it waiting for ever
 				second = b.Insert(k, []byte("2"))
 			})
 			first := a.Insert(k, []byte("1"))

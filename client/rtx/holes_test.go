@@ -133,8 +133,7 @@ func TestStealsEnd(t *testing.T) {
 		wantData(t, w, "[there]", a)
 	}
 	r.lock(a, l.lock(dead.id, mostSteals+1, true, 0))
-	w.opt.Timeout = 20 * short
-	_, err := get(w, a)
+	_, err := get(worker(t, f, l, Options{Drift: short, Timeout: 20 * short}), a)
 	wantError(t, err, rdma.ErrTimeout)
 	if p := r.meta(a).Pointer; p&stealMask != stealMask || w.stats.Stolen != mostSteals {
 		t.Errorf("the pointer is %#x, behind %d steals", uint64(p), w.stats.Stolen)

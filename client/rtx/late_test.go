@@ -208,8 +208,9 @@ func TestLateVerbs(t *testing.T) {
 				}
 			})
 			must(t, s.Run())
-			w := open(t, first, l, o)
-			w.opt.Timeout = time.Second
+			behind := o
+			behind.Timeout = time.Second
+			w := open(t, first, l, behind)
 			got, err := get(w, a)
 			if err != nil || got[0] != wrote && got[0] != maybe {
 				t.Errorf("verb %d: %v, %v, and %q was written, or %q", verb, got, err, wrote, maybe)
