@@ -134,7 +134,7 @@ func TestOverwriting(t *testing.T) {
 	}
 	use, err := Usage(f)
 	must(t, err)
-	blocks := use[2].Count + use[3].Count
+	blocks := use[3].Count + use[4].Count // of clients, and to adopt
 	live := (uint64(records)*uint64(layout.UnitsFor(24, len(value)))*64 + p.BlockBytes - 1) / p.BlockBytes
 	t.Logf("%d records fill %d blocks of %d bytes; after %d writes %d are in use",
 		records, live, p.BlockBytes, writes, blocks)
