@@ -5,18 +5,13 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// Outlives returns 0, or -1 when a node is dead: there is no second copy of
-// anything.
+// Outlives returns how many memory nodes may die without loss: none, as everything has one copy. It
+// returns -1 if a node is dead or gone.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
-	ep, l, v, err := client.Look(f, "count the copies", readLayout)
+	ep, _, v, err := client.Look(f, "count the copies", readLayout)
 	if err != nil {
 		return 0, err
 	}
 	defer ep.Close()
-	for n := range l.nodes {
-		if client.Copies(&v.View, dead, n) == 0 {
-			return -1, nil
-		}
-	}
-	return 0, nil
+	return client.OneCopy(&v.View, dead), nil
 }
