@@ -10,6 +10,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check"
 )
 
 // ideal is a store without faults, but for the one that is named.
@@ -127,4 +128,51 @@ func TestCaught(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestFullMeanwhile: a pool may be full for an operation during which other workers fill and empty
+// it, and for one within another worker's INSERT; not for one behind all that.
+func TestFullMeanwhile(t *testing.T) {
+	l := newLoad(t.Context(), Target{Largest: check.MinValue}, Options{Workers: 2})
+	l.least = 5 * check.MinValue
+	one, other := newWorker(l, 1), newWorker(l, 2)
+	refused := func(meanwhile func()) error {
+		return one.timed(insert, func() error { meanwhile(); return rdma.ErrFull })
+	}
+	fill := func(pairs int) {
+		for range pairs {
+			if err := other.insert(); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	other.store = &ideal{pairs: map[string][]byte{}, room: 1 << 18}
+	err := refused(func() {
+		fill(5)
+		if err := other.clear(); err != nil {
+			t.Fatal(err)
+		}
+	})
+	if !errors.Is(err, rdma.ErrFull) {
+		t.Errorf("filled and emptied while it ran: %v", err)
+	}
+	if err := refused(func() {}); errors.Is(err, rdma.ErrFull) {
+		t.Error("a pool that is empty since counts as full")
+	}
+	fill(4)
+	other.store = &then{other.store, func() { err = refused(func() {}) }}
+	if fill(1); !errors.Is(err, rdma.ErrFull) {
+		t.Errorf("within an INSERT that has taken the memory: %v", err)
+	}
+}
+
+// then is a store that does something between an INSERT and its answer.
+type then struct {
+	client.Store
+	do func()
+}
+
+func (s *then) Insert(key, value []byte) error {
+	defer s.do()
+	return s.Store.Insert(key, value)
 }

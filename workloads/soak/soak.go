@@ -9,7 +9,6 @@ import (
 	"runtime"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -155,9 +154,9 @@ type load struct {
 	Target
 	Options
 	ctx   context.Context
-	until time.Time    // of the load
-	live  atomic.Int64 // bytes of values that are there
-	least int64        // of them before the pool may be full
+	until time.Time // of the load
+	live  live
+	least int64 // bytes of values that are there before the pool may be full
 
 	mu     sync.Mutex
 	result Result
@@ -165,22 +164,60 @@ type load struct {
 	full   [kinds]uint64
 }
 
+// live is an upper bound of the bytes of values that are there. A value counts from the moment
+// before its write begins until the one behind the write that replaced or deleted it, so that a
+// worker that stands still between its operation and the count of it makes no pool look emptier
+// than it is.
+type live struct {
+	mu    sync.Mutex
+	bytes int64
+	most  []int64 // by worker, of bytes since its operation began
+}
+
+func (l *live) add(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bytes += int64(n)
+	for i := range l.most {
+		l.most[i] = max(l.most[i], l.bytes)
+	}
+}
+
+// begin begins an operation of a worker.
+func (l *live) begin(worker int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.most[worker] = l.bytes
+}
+
+// since returns how many bytes there were at most since the worker's operation began: others may
+// fill and empty the pool while it runs.
+func (l *live) since(worker int) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.most[worker]
+}
+
+func newLoad(ctx context.Context, t Target, o Options) *load {
+	o.defaults(t)
+	return &load{Target: t, Options: o, ctx: ctx, live: live{most: make([]int64, o.Workers+1)}}
+}
+
 // Run fills the pool and empties it, has workers use it in ways of their own for a while, and then
 // does the first again. All answers are compared with what each worker knows of its own keys. The
 // error says what was wrong; the result is what there was, also then. The pool is empty before and
 // behind it, and no other worker uses it. When ctx ends it, it deletes its pairs first.
 func Run(ctx context.Context, t Target, o Options) (Result, error) {
-	o.defaults(t)
-	l := &load{Target: t, Options: o, ctx: ctx}
+	l := newLoad(ctx, t, o)
 	l.Say("one worker fills the pool, and empties it")
 	first, bytes, err := l.fillAlone()
 	if err != nil {
 		return l.result, fmt.Errorf("fill the pool: %w", err)
 	}
-	l.result.First, l.least = first, int64(float64(bytes)*o.Room)
+	l.result.First, l.least = first, int64(float64(bytes)*l.Room)
 	before := heap()
-	l.until = time.Now().Add(o.Length)
-	l.Say("%d workers use it for %v", o.Workers, o.Length)
+	l.until = time.Now().Add(l.Length)
+	l.Say("%d workers use it for %v", l.Workers, l.Length)
 	if err = l.all(); err == nil {
 		l.Say("one worker fills it again, and empties it")
 		l.result.Again, _, err = l.fillAlone()
@@ -194,7 +231,7 @@ func Run(ctx context.Context, t Target, o Options) (Result, error) {
 		}
 	}
 	l.result.Heap = heap() - before
-	if least := int(float64(first) * o.Refill); err == nil && l.result.Again < least {
+	if least := int(float64(first) * l.Refill); err == nil && l.result.Again < least {
 		err = fmt.Errorf("the pool is full with %d pairs, and was with %d: want %d at least", l.result.Again,
 			first, least)
 	}
@@ -284,7 +321,7 @@ func (l *load) fillAlone() (pairs int, bytes int64, err error) {
 		return 0, 0, err
 	}
 	err = w.fill()
-	pairs, bytes = len(w.order), l.live.Load()
+	pairs, bytes = len(w.order), l.live.bytes
 	return pairs, bytes, errors.Join(err, w.clear(), w.end())
 }
 

@@ -54,7 +54,8 @@ func (w *worker) value(n int) []byte {
 
 // timed does an operation.
 func (w *worker) timed(kind int, f func() error) error {
-	began, before := time.Now(), w.live.Load()
+	w.live.begin(w.number)
+	began := time.Now()
 	err := f()
 	took := time.Since(began)
 	if w.times[kind].Record(took); took > w.Longest {
@@ -62,7 +63,7 @@ func (w *worker) timed(kind int, f func() error) error {
 	}
 	if mayBeFull(err) {
 		w.full[kind]++
-		if live := max(before, w.live.Load()); live < w.least { // others may have deleted since
+		if live := w.live.since(w.number); live < w.least {
 			return fmt.Errorf("%s finds the pool full, in which %d bytes are live, fewer than %d: %v", kindNames[kind],
 				live, w.least, err)
 		}
@@ -92,14 +93,16 @@ func (w *worker) insert() error {
 	}
 	w.writes++
 	v := w.value(w.writes)
+	w.live.add(len(v))
 	err := w.timed(insert, func() error { return w.store.Insert(w.key(w.next), v) })
-	if err == nil {
-		w.there[w.next] = w.writes
-		w.order = append(w.order, w.next)
-		w.live.Add(int64(len(v)))
-		w.next++
+	if err != nil {
+		w.live.add(-len(v))
+		return err
 	}
-	return err
+	w.there[w.next] = w.writes
+	w.order = append(w.order, w.next)
+	w.next++
+	return nil
 }
 
 // update replaces the value of a key.
@@ -107,12 +110,15 @@ func (w *worker) update() error {
 	i := w.order[w.rng.IntN(len(w.order))]
 	w.writes++
 	v := w.value(w.writes)
+	w.live.add(len(v))
 	err := w.timed(update, func() error { return w.store.Update(w.key(i), v) })
-	if err == nil {
-		w.live.Add(int64(len(v) - w.size(w.there[i])))
-		w.there[i] = w.writes
+	if err != nil {
+		w.live.add(-len(v))
+		return err
 	}
-	return err
+	w.live.add(-w.size(w.there[i]))
+	w.there[i] = w.writes
+	return nil
 }
 
 // remove deletes the first key that there is.
@@ -121,7 +127,7 @@ func (w *worker) remove() error {
 	err := w.timed(remove, func() error { return w.store.Delete(w.key(i)) })
 	switch {
 	case err == nil:
-		w.live.Add(-int64(w.size(w.there[i])))
+		w.live.add(-w.size(w.there[i]))
 		delete(w.there, i)
 		w.order = w.order[1:]
 	case mayBeFull(err) && !w.DeletesNeedRoom:
