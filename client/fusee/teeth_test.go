@@ -111,6 +111,8 @@ var mutants = []teeth.Mutant{
 		At: "$h.$incarnation == 0", Do: "false", Test: "TestIncarnationsGoOn"},
 	{Rule: "nor does it give the last one away while it waits", Pkg: "memory", In: "Allocator.awaitVacant",
 		At: "$a.Vacate($reserve == 0)", Do: "$a.Vacate(true)", Test: "TestDeletesFindRoom"},
+	{Rule: "a client that may hold the pool empties it at once", Pkg: "memory", In: "Allocator.takeEmpty",
+		At: "max(mostTaken, min($a.$fair, mostEmptied))", Do: "mostTaken", Test: "TestClassesChangeTogether"},
 	{Rule: "objects of an emptied block are marked before it rests", Pkg: "memory", In: "Allocator.Vacate",
 		At: "$a.$Tables.$writeHeads($free, true)", Do: "$a.$Tables.$writeHeads($free[:0], true)",
 		Test: "TestLateFreeOfVacantBlock"},

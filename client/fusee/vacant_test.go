@@ -128,6 +128,36 @@ func TestEmptiedBlocksMoveOn(t *testing.T) {
 	checkClean(t, f)
 }
 
+// TestClassesChangeTogether: where all blocks of a pool are empty and of another class, a client
+// that needs them waits for their rest together, not for a few at a time.
+func TestClassesChangeTogether(t *testing.T) {
+	p := cramped(100)
+	p.BlockBytes, p.Timeout = 8<<10, 20*time.Millisecond
+	p.RegionBytes = 100*p.BlockBytes + 4096
+	f := simPool(t, 1, p)
+	x := worker2(t, f)
+	small := 0
+	for ; x.Insert(key(small), nil) == nil; small++ {
+	}
+	for i := range small {
+		must(t, x.Delete(key(i)))
+	}
+	must(t, x.Close())
+	y := worker2(t, f)
+	began, large := y.s.Now(), 0
+	for ; y.Insert(key(large), make([]byte, 900)) == nil; large++ {
+	}
+	if took := y.s.Now() - began; took > 5*p.Timeout {
+		t.Errorf("filling the pool took %v, more than five times the %v for which a block rests", took, p.Timeout)
+	}
+	class := y.s.Classes.Of[layout.UnitsFor(len(key(0)), 900)]
+	if want := 100*y.s.Classes.Objects[class] - 1; large != want { // one is for DELETEs
+		t.Errorf("%d pairs found room, want %d", large, want)
+	}
+	must(t, y.Close())
+	checkClean(t, f)
+}
+
 // emptyBlocks returns a client of which the blocks are empty, and rest.
 func emptyBlocks(t *testing.T, f *sim.Sim) (*Client, rdma.Endpoint) {
 	ep, err := f.Open("x")

@@ -35,7 +35,9 @@ type emptied struct {
 const (
 	// mostEmptied is how many blocks rest at a time: the others stay in use until the next look.
 	mostEmptied = 64
-	// mostTaken is how many of departed clients' empty blocks a client takes over at a time.
+	// mostTaken is how many of departed clients' empty blocks a client takes over at a time, unless
+	// its fair share of the pool is larger: they rest together, so the more it takes the fewer
+	// operations wait for that.
 	mostTaken = 8
 	// wipeBytes are wiped in one trip, on all replicas.
 	wipeBytes = 64 << 10
@@ -150,7 +152,7 @@ func (a *Allocator) carveVacant(class int) (bool, error) {
 // takeEmpty takes over departed clients' blocks that are empty by their hints, and takes them out
 // of use, as Vacate does.
 func (a *Allocator) takeEmpty(all bool) error {
-	left, err := a.Tables.departed(candidates, func(node.Entry) bool { return true })
+	left, err := a.Tables.departed(manyCandidates, func(node.Entry) bool { return true })
 	if err != nil || len(left) == 0 {
 		return err
 	}
@@ -158,10 +160,10 @@ func (a *Allocator) takeEmpty(all bool) error {
 	if err != nil {
 		return err
 	}
-	taken := 0
+	taken, most := 0, max(mostTaken, min(a.fair, mostEmptied))
 	for _, b := range left {
 		// Hints may say too much: vacate goes by the marks that inherit reads.
-		if bits[b] < a.s.Classes.Objects[b.Class] || taken == mostTaken {
+		if bits[b] < a.s.Classes.Objects[b.Class] || taken == most {
 			continue
 		}
 		mine, err := a.takeOver(b, b.Class)
