@@ -98,8 +98,12 @@ const (
 // It proposes nothing when old was read more than a timeout ago: the word may come around by
 // then, and the CAS would replace another pair (see Layout.Quarantine).
 func (wr *writer) write(w *write) (verdict, error) {
-	if now := wr.s.Now(); now > wr.s.Until() || now > w.began+wr.s.OpTimeout {
-		return lost, session.TimedOut("write a slot")
+	now := wr.s.Now()
+	if late := now - wr.s.Until(); late > 0 {
+		return lost, session.TimedOut(fmt.Sprintf("write a slot, %v behind the deadline", late))
+	}
+	if age := now - w.began; age > wr.s.OpTimeout {
+		return lost, session.TimedOut(fmt.Sprintf("write a slot that was read %v ago", age))
 	}
 	w.epoch = wr.s.View.Epoch
 	if w.key != nil {
