@@ -191,27 +191,33 @@ func (t *Tear) piece(word uint64) int {
 	return 1
 }
 
-// CopyPiece moves one piece of op, word by word, and returns how many words that were. Each is
-// moved at once, and bytes outside the range are not touched.
+// CopyPiece moves one piece of op, and returns how many words that were. The piece is moved at
+// once, and bytes outside the range are not touched.
 func (m *Memory) CopyPiece(op *rdma.Op, t *Tear, piece int) (words int) {
 	return m.CopyWords(op.Addr.Offset(), op.Buf, op.Verb == rdma.Read, t, piece)
 }
 
 // CopyWords is CopyPiece between buf and the memory at off.
 func (m *Memory) CopyWords(off uint64, buf []byte, read bool, t *Tear, piece int) (words int) {
-	end := off + uint64(len(buf))
-	word := uint64(0)
-	for a := off &^ 7; a < end; a += 8 {
-		if t.Ways < 2 || t.piece(word) == piece {
-			lo, hi := max(a, off), min(a+8, end)
-			if read {
-				m.Read(lo, buf[lo-off:hi-off])
-			} else {
-				m.Write(lo, buf[lo-off:hi-off])
-			}
-			words++
+	move := m.Write
+	if read {
+		move = m.Read
+	}
+	start, end := off&^7, off+uint64(len(buf))
+	if t.Ways < 2 {
+		move(off, buf)
+		return int(end-start+7) / 8
+	}
+	for a := start; a < end; a += 8 {
+		if t.piece((a-start)/8) != piece {
+			continue
 		}
-		word++
+		// Neighboring words of the piece are moved together.
+		from := max(a, off)
+		for words++; a+8 < end && t.piece((a+8-start)/8) == piece; words++ {
+			a += 8
+		}
+		move(from, buf[from-off:min(a+8, end)-off])
 	}
 	return words
 }

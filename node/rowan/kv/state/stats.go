@@ -46,10 +46,23 @@ func (s *Server) Stats() Stats {
 }
 
 // IsFull reports whether the server has no room for another shard, beside the segments that are
-// kept free. It reckons with a shard of twice the average size.
+// kept free. It reckons with a shard of twice the average size. Each report to the manager asks
+// this, so it leaves out what Stats counts besides: the items of all indexes.
 func (s *Server) IsFull() bool {
-	stats := s.Stats()
+	s.Space.mu.Lock()
+	live := int64(0)
+	for _, n := range s.Space.live {
+		live += n
+	}
+	s.Space.mu.Unlock()
+	replicas := int64(0)
+	for _, sh := range s.Shards {
+		sh.mu.Lock()
+		if sh.index != nil {
+			replicas++
+		}
+		sh.mu.Unlock()
+	}
 	// Segments that are kept for own logs count as taken.
-	shard := 2 * stats.Live / int64(max(1, stats.Primaries+stats.Backups))
-	return int64(stats.Free-s.Opt.Log.Own)*int64(s.Table.SegmentBytes()) <= shard
+	return int64(s.Table.Free()-s.Opt.Log.Own)*int64(s.Table.SegmentBytes()) <= 2*live/max(1, replicas)
 }
