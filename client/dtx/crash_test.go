@@ -186,7 +186,7 @@ func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 // $FARKV_LONG.
 func TestCrashAtEveryVerb(t *testing.T) {
 	virtual(t)
-	every := 6 - seeds.Few(5)
+	every := seeds.Step(1, 12)
 	for i, kind := range scenes {
 		t.Run(kind, func(t *testing.T) {
 			runs := 0

@@ -327,7 +327,7 @@ func TestCannotGrow(t *testing.T) {
 // read every pair in between, and afterwards the index has its size on all nodes.
 func TestSplitCutOff(t *testing.T) {
 	const pairs = 140
-	for at := uint64(1); ; at++ {
+	for at := uint64(1); ; at += seeds.Step(1, 3) {
 		p := growing(2, 2, 4)
 		p.Regions = 6
 		f := simPool(t, 3, p)

@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 // crush is a set of clients that UPDATE one key all the time, on the model of the paper's testbed.
@@ -131,7 +132,7 @@ func TestFairCrashes(t *testing.T) {
 	repairs := uint64(0)
 	for _, victims := range []int{1, 20} {
 		crashed := true
-		for k := uint64(0); crashed; k++ {
+		for k := uint64(0); crashed; k += seeds.Step(1, 6) {
 			c := newCrush(t, 16, clients, updates, victims, k)
 			crashed = c.workers[0].Crashed()
 			repairs += c.stats.Repairs

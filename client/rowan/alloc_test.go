@@ -60,7 +60,7 @@ func allocations(t *testing.T, k kv.Kind, in func(kv.Options) (*place, error)) {
 			}
 		}
 	}
-	const n = 4000
+	const n = 2000
 	run(n, put)
 	run(n, get)
 	count := func(f func()) (allocations float64, took time.Duration) {

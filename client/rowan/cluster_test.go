@@ -17,6 +17,7 @@ import (
 	"github.com/farkv/farkv/node/rowan/kv/server"
 	"github.com/farkv/farkv/node/rowan/shards"
 	"github.com/farkv/farkv/workloads/check"
+	"github.com/farkv/farkv/workloads/check/seeds"
 )
 
 const (
@@ -205,7 +206,7 @@ func eachSeed(t *testing.T, short, long int, test func(k kv.Kind, seed uint64) e
 		if k != kv.Rowan {
 			few = short / 6
 		}
-		first, n := seeds(few, long)
+		first, n := chosen(few, long)
 		for seed := first; seed < first+n; seed++ {
 			if err := test(k, seed); err != nil {
 				t.Fatalf("seed %d: %v", seed, err)
@@ -214,8 +215,8 @@ func eachSeed(t *testing.T, short, long int, test func(k kv.Kind, seed uint64) e
 	})
 }
 
-// seeds are those of the runs: $FARKV_SEED is the first of $FARKV_SEEDS, or the only one.
-func seeds(short, long int) (first, n uint64) {
+// chosen are the seeds of the runs: $FARKV_SEED is the first of $FARKV_SEEDS, or the only one.
+func chosen(short, long int) (first, n uint64) {
 	if one, err := strconv.ParseUint(os.Getenv("FARKV_SEED"), 10, 64); err == nil {
 		n, _ = strconv.ParseUint(os.Getenv("FARKV_SEEDS"), 10, 64)
 		return one, max(n, 1)
@@ -223,5 +224,5 @@ func seeds(short, long int) (first, n uint64) {
 	if os.Getenv("FARKV_LONG") == "1" {
 		return 0, uint64(long)
 	}
-	return 0, uint64(short)
+	return 0, seeds.Few(uint64(short))
 }

@@ -222,14 +222,7 @@ func TestPowerCut(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
-		first, n := seeds(25, 2000)
-		for seed := first; seed < first+n; seed++ {
-			if err := powerCut(k, seed); err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-		}
-	})
+	eachSeed(t, 60, 2000, powerCut)
 }
 
 // TestHistories: what clients see is linearizable, while others crash, segments are cleaned, and
@@ -238,14 +231,7 @@ func TestHistories(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
-		first, n := seeds(20, 1000)
-		for seed := first; seed < first+n; seed++ {
-			if err := histories(k, seed); err != nil {
-				t.Fatalf("seed %d: %v", seed, err)
-			}
-		}
-	})
+	eachSeed(t, 48, 1000, histories)
 }
 
 // TestCrowd: more clients than a server has buffers for are all answered in time. Where servers
@@ -262,7 +248,7 @@ func TestCrowd(t *testing.T) {
 			t.Fatal(err)
 		}
 		c.keys = 100
-		seed, _ := seeds(1, 1)
+		seed, _ := chosen(1, 1)
 		s, _ := c.simulate(sim.Options{Seed: 1 + seed, MTU: mtu, CountRings: true}, c.clients(60, 30)...)
 		defer s.Close()
 		if err := errors.Join(s.Run(), c.wrong); err != nil {

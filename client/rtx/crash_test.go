@@ -184,11 +184,11 @@ func (c scene) enumerate(t *testing.T, depth int, every uint64) (runs int) {
 }
 
 // TestCrashAtEveryVerb: a client dies behind each verb of a transaction, a second
-// one behind each verb of what it does then, and a third one likewise. A third of
+// one behind each verb of what it does then, and a third one likewise. A part of
 // the verbs are tried, or all of them with $FARKV_LONG.
 func TestCrashAtEveryVerb(t *testing.T) {
 	virtual(t)
-	every := 4 - seeds.Few(3)
+	every := seeds.Step(1, 8)
 	for i, kind := range scenes {
 		t.Run(kind, func(t *testing.T) {
 			runs := 0

@@ -319,7 +319,7 @@ func testCrashes(t *testing.T, format string) {
 				}
 				return sent
 			}
-			all, step := try(), 16*(4-seeds.Few(3))
+			all, step := try(), seeds.Step(16, 128)
 			for verb := uint64(1); verb <= all; verb++ {
 				n := try(verb)
 				for second := 1 + 5*verb%step; second <= n; second += step {

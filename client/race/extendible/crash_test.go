@@ -230,7 +230,7 @@ func TestRehashCrashes(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	every := 70 - seeds.Few(60)
+	every := seeds.Step(10, 90)
 	for i, kind := range scenes {
 		t.Run(kind, func(t *testing.T) {
 			runs := 0

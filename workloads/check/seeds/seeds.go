@@ -79,15 +79,23 @@ func Each(t *testing.T, otherwise uint64, try func(seed uint64) error) (count ui
 	return count
 }
 
-// Few is a third of n, a tenth under the race detector, which makes coroutines 30 times slower, and
-// finds nothing where one runs at a time. Where $FARKV_LONG is set it is n: it is 1 in the step
-// long of .ci/run, and 0 in the copies that package teeth breaks.
+// Few is an eighth of n, so that go test ./... takes minutes, and as few under the race detector,
+// which makes coroutines 30 times slower, and finds nothing where one runs at a time. Where
+// $FARKV_LONG is set it is n: it is 1 or 0 in the step long of .ci/run, and 0 in the copies that
+// package teeth breaks.
 func Few(n uint64) uint64 {
-	switch {
-	case teeth.UnderRace:
-		return max(1, n/10)
-	case os.Getenv("FARKV_LONG") == "":
-		return max(1, n/3)
+	if isFew() {
+		return max(1, n/8)
 	}
 	return n
+}
+
+func isFew() bool { return teeth.UnderRace || os.Getenv("FARKV_LONG") == "" }
+
+// Step is in which steps a test goes through a list: few where Few is a part, or all.
+func Step(all, few uint64) uint64 {
+	if isFew() {
+		return few
+	}
+	return all
 }

@@ -70,9 +70,9 @@ type Harness struct {
 	// set.
 	Open   func(ep rdma.Endpoint) (client.Store, error)
 	OpenOn func(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error)
-	// Impatient is Open with a short timeout: for real processes of which one is killed, since
-	// those that depend on it wait as long. Elsewhere a loaded machine may stop workers for longer
-	// than that. Open by default.
+	// Impatient is Open with a short timeout: for processes of which one is killed, and for a crash
+	// behind every verb, since those that depend on the dead wait as long. Elsewhere a loaded
+	// machine may stop workers for longer than that. Open by default.
 	Impatient func(ep rdma.Endpoint) (client.Store, error)
 	// Check walks the structure of a pool without active workers. It reports damage, and what dead
 	// clients left for recovery.
@@ -146,7 +146,11 @@ func Run(t *testing.T, h Harness) {
 			if h.Alike && !long() {
 				t.Skip(inLong)
 			}
-			report(t, h.overSeeds(t.Name(), 100, h.everyCrash))
+			hasty := h
+			if h.Impatient != nil {
+				hasty.Open = h.Impatient
+			}
+			report(t, hasty.overSeeds(t.Name(), 100, hasty.everyCrash))
 		})
 	})
 }

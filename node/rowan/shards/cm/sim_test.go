@@ -124,7 +124,7 @@ func TestEnumerate(t *testing.T) {
 	if err := w.end(); err != nil {
 		t.Fatal(err)
 	}
-	step := 10 / seeds.Few(10)
+	step := seeds.Step(1, 10)
 	t.Logf("%d verbs of the manager, %d at the server", verbs, landed)
 	for k := uint64(1); k <= verbs; k += step {
 		w := plain(1)
