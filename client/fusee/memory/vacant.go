@@ -35,9 +35,8 @@ type emptied struct {
 const (
 	// mostEmptied is how many blocks rest at a time: the others stay in use until the next look.
 	mostEmptied = 64
-	// mostTaken is how many of departed clients' empty blocks a client takes over at a time, unless
-	// its fair share of the pool is larger: they rest together, so the more it takes the fewer
-	// operations wait for that.
+	// mostTaken is how many of departed clients' empty blocks a client takes over at a time. The
+	// others are left to other clients, which would find the pool full while all of them rest.
 	mostTaken = 8
 	// wipeBytes are wiped in one trip, on all replicas.
 	wipeBytes = 64 << 10
@@ -160,7 +159,11 @@ func (a *Allocator) takeEmpty(all bool) error {
 	if err != nil {
 		return err
 	}
-	taken, most := 0, max(mostTaken, min(a.fair, mostEmptied))
+	// Blocks rest together: a client that has no others beside it waits once for all of them.
+	taken, most := 0, mostTaken
+	if a.alone {
+		most = mostEmptied
+	}
 	for _, b := range left {
 		// Hints may say too much: vacate goes by the marks that inherit reads.
 		if bits[b] < a.s.Classes.Objects[b.Class] || taken == most {
