@@ -7,8 +7,10 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rtx"
+	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
+	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check/wait"
 )
 
@@ -99,6 +101,54 @@ func TestRecoverUnderRehash(t *testing.T) {
 	must(t, other.Close())
 	must(t, master.Close())
 	sound(t, f, 0)
+}
+
+// TestDeadProposals: clients have died behind their proposals of one key. An INSERT waits for one
+// lease, not for one after the other; also where it finds no empty slot before half of that time is
+// over.
+func TestDeadProposals(t *testing.T) {
+	for _, full := range []bool{false, true} {
+		p := Params{Groups: 2, PairBytes: 64, Depth: 1, Clients: 8, Timeout: time.Second}
+		f := sim.New(sim.Options{Nodes: 1, Memory: 8 << 20, Clients: p.Clients, Handler: node.Serve})
+		t.Cleanup(func() { must(t, f.Close()) })
+		must(t, Make(f, RTX, p))
+		for range 6 { // some of them in slots in front of the next one's
+			x := storeOn(t, f)
+			must(t, x.startWrite(key(0), nil))
+			x.op.insert = true
+			a, _, err := x.find()
+			must(t, err)
+			if ok, _, err := x.change(stepPropose, a, 0, x.op.word.as(proposed)); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			must(t, f.Revoke(x.id))
+		}
+		insert := func(ep rdma.Endpoint) {
+			s, err := Open(ep, Options{})
+			must(t, err)
+			began := ep.Now()
+			must(t, s.Insert(key(0), nil))
+			if took := ep.Now() - began; took < s.Lease || took > s.Lease+s.Lease/8 {
+				t.Errorf("full: %t: the INSERT took %v, and a lease is %v", full, took, s.Lease)
+			}
+		}
+		f.Go("worker", func(ep rdma.Endpoint) {
+			s, err := Open(ep, Options{})
+			must(t, err)
+			var there [][]byte
+			for i := 1; full && i < 250; i++ { // most of them find no slot
+				if s.Insert(key(i), nil) == nil {
+					there = append(there, key(i))
+				}
+			}
+			f.Go("inserts", insert)
+			ep.Sleep(s.Lease / 2)
+			for _, k := range there {
+				must(t, s.Delete(k))
+			}
+		})
+		must(t, f.Run())
+	}
 }
 
 // failingOn returns a store of which the first verb of a step fails, with keys that are there.

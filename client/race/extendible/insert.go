@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/race"
 )
 
 // Two INSERTs of one key may find different empty slots. RACE lets an INSERT look
@@ -26,8 +27,10 @@ import (
 // the later slot, it gives way. So no two proposals become live.
 //
 // An INSERT takes away its proposal that another one has made void, and begins
-// again. The proposal of a dead client is ended, too, when an INSERT has given
-// way to it for a lease.
+// again. The proposal of a dead client is ended, too, when an INSERT has seen
+// it for a lease. It may meet several: all of their leases begin with the first
+// look that finds them, since clients may have died one after the other while
+// they gave way.
 
 // Insert implements client.Store. An INSERT that fails with an error other than
 // client.ErrUncertain has not taken effect, and will not.
@@ -50,6 +53,7 @@ func (s *Store) insert() error {
 	o := &s.op
 	// find also picks an empty slot.
 	o.insert = true
+	o.passing = [race.Candidates]passing{}
 	for r := s.pace; ; {
 		err := s.insertOnce()
 		switch {
@@ -259,7 +263,7 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 	if err := s.trips.Do(stepReadRivals, b); err != nil {
 		return undecided, err
 	}
-	read := 0
+	read, f := 0, alone
 	for i := range o.again {
 		w := o.slotWord(i, o.again[i])
 		if !s.competes(a, w, word(o.slots[i])) {
@@ -280,8 +284,10 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 		case w.word.kind() == live:
 			return exists, nil
 		// Both INSERTs order their slots alike, so one of them goes on.
-		case w.slot < a.slot && !s.lapsed(w.word):
-			return behindRival, nil
+		case w.slot < a.slot && !s.lapsed(i, w.word):
+			f = behindRival
+		// It is for the proposals in front of both to end this one.
+		case w.slot > a.slot && f == behindRival:
 		default:
 			s.stats.Ended++
 			at := s.addrOf(slotAt{a.subtable, w})
@@ -291,7 +297,7 @@ func (s *Store) compete(a slotAt) (proposalState, error) {
 			}
 		}
 	}
-	return alone, nil
+	return f, nil
 }
 
 // competes reports whether a slot may have the key, live or proposed, beside the
@@ -303,15 +309,15 @@ func (s *Store) competes(a slotAt, w slotWord, known word) bool {
 	return w.word.is(live, s.op.hash) || w.word.is(proposed, s.op.hash)
 }
 
-// lapsed reports whether the operation has given way to a proposal for a lease,
-// on its own clock. The client of that proposal does not go on then: a live
+// lapsed reports whether the operation has seen a word in the key's i-th slot for
+// a lease, on its own clock. The client of a proposal does not go on then: a live
 // INSERT decides within a few trips.
-func (s *Store) lapsed(w word) bool {
-	o := &s.op
-	if o.rival != w {
-		o.rival, o.since = w, s.ep.Now()
+func (s *Store) lapsed(i int, w word) bool {
+	p := &s.op.passing[i]
+	if p.word != w {
+		*p = passing{w, s.ep.Now()}
 	}
-	return s.ep.Now()-o.since >= s.Lease
+	return s.ep.Now()-p.since >= s.Lease
 }
 
 // giveWay takes the operation's proposal away, or the void word that it has

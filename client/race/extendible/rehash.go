@@ -44,7 +44,7 @@ var errStaleSlots = errors.New("slots are to be swept")
 func (s *Store) makeRoom(in subtable) error {
 	o := &s.op
 	// Something has changed since the last try: the wait begins anew.
-	if words := o.passing(); words != o.passed || o.full == 0 {
+	if words := s.passing(); words != o.passed || o.full == 0 {
 		o.passed, o.full = words, max(s.ep.Now(), 1)
 	}
 	if o.passed != 0 && s.ep.Now()-o.full < s.Lease {
@@ -123,10 +123,11 @@ func (s *Store) sweepBuckets(in subtable) (bool, error) {
 
 // passing sums up the words that their clients are to take away; 0: there are
 // none. No two words are alike, so a change of any of them changes the sum, as a
-// rule.
-func (o *operation) passing() (sum uint64) {
-	for _, w := range o.slots {
+// rule. It begins their leases.
+func (s *Store) passing() (sum uint64) {
+	for i, w := range s.op.slots {
 		if !w.Empty() && word(w).kind() != live {
+			s.lapsed(i, word(w))
 			sum += uint64(w)
 		}
 	}

@@ -304,10 +304,6 @@ type operation struct {
 	// suspects are words that have met no pair of theirs.
 	suspects []suspect
 	*looks
-	// rival is a proposal that the operation gave way to, and since when it met
-	// that first.
-	rival word
-	since time.Duration
 	// full is when it first met no empty slot, with the words that pass summed up
 	// in passed; 0: never.
 	full time.Duration
@@ -324,6 +320,14 @@ type looks struct {
 	alike []slotWord
 	// again are the words as they were behind the operation's proposal.
 	again [race.Candidates]race.Word
+	// passing are words that their clients are to take away.
+	passing [race.Candidates]passing
+}
+
+// passing is a word in a slot that is not live, and since when the operation sees it there.
+type passing struct {
+	word  word
+	since time.Duration
 }
 
 // slotWord is a slot, and the word that was read there.

@@ -44,6 +44,10 @@ var mutants = []teeth.Mutant{
 		At: "$*live || $w.word.is(proposed, $*hash)", Do: "w.word.is(live, s.op.hash)"},
 	{Rule: "an INSERT sees pairs behind its proposal", In: "Store.competes",
 		At: "$w.word.is(live, $*hash) || $*proposed", Do: "w.word.is(proposed, s.op.hash)"},
+	{Rule: "leases of proposals begin together", In: "Store.compete",
+		At: "$f = behindRival", Do: "return behindRival, nil", Test: "TestDeadProposals"},
+	{Rule: "the lease of a proposal begins while no slot is empty", In: "Store.passing",
+		At: "$s.lapsed($i, word($w))", Do: "_ = i", Test: "TestDeadProposals"},
 	{Rule: "an INSERT ends other proposals before its own is live", In: "Store.compete",
 		At: "$err != nil || !$ok", Do: "err != nil || !ok && w.slot < 0"},
 	// Rehashes.

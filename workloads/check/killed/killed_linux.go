@@ -429,7 +429,7 @@ func (x *Test) child(p place) error {
 // worker is one of a process's, until that is killed.
 func (x *Test) worker(p *Pool, g *gauges, number, generation int) error {
 	own := g.worker(number)
-	s, ep, err := p.open(fmt.Sprint("worker-", number), own)
+	s, ep, err := p.open(fmt.Sprint("worker-", number), g.ledger, own)
 	if err != nil {
 		return err
 	}
@@ -440,11 +440,11 @@ func (x *Test) worker(p *Pool, g *gauges, number, generation int) error {
 }
 
 // open opens a worker, as soon as there is an identity for it.
-func (p *Pool) open(name string, own []atomic.Uint64) (client.Store, rdma.Endpoint, error) {
+func (p *Pool) open(name string, l *ledger, own []atomic.Uint64) (client.Store, rdma.Endpoint, error) {
 	for end := time.Now().Add(wait.Hang); ; time.Sleep(time.Millisecond) {
 		ep, err := p.Fabric.Open(name)
 		if err == nil {
-			ep = mortal{ep, &own[orderAt], &own[beganAt]}
+			ep = mortal{ep, l, &own[orderAt], &own[beganAt]}
 			s, err := p.Open(ep)
 			return s, ep, err
 		}

@@ -100,8 +100,12 @@ func mapLedger(file string, workers, keys int) (*ledger, error) {
 	return l, nil
 }
 
-// delayed notes that something was to go on at a time, and did late.
-func (l *ledger) delayed(due, late time.Duration) { l.delayedFor(late-due, due, late) }
+// delayed notes that something that was to go on at a time did later, if it did.
+func (l *ledger) delayed(due, late time.Duration) {
+	if late > due {
+		l.delayedFor(late-due, due, late)
+	}
+}
 
 // delayedFor notes a delay that was at some time within a span.
 func (l *ledger) delayedFor(d, from, to time.Duration) {

@@ -8,6 +8,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/realtime"
 )
 
 // mostVerbs bounds the verbs until an order to die is obeyed. They are counted within operations,
@@ -23,16 +24,37 @@ const (
 )
 
 // mortal is a worker's endpoint. It ends its process by SIGKILL when it was ordered to, between two
-// verbs.
+// verbs. It also notes how long the machine kept the worker itself waiting: the kernel counts no
+// wait of a thread whose processor another machine of the same host uses meanwhile.
 type mortal struct {
 	rdma.Endpoint
-	order *atomic.Uint64 // at which verb of an operation from now, counted from 1; 0: none
-	busy  *atomic.Uint64 // not 0: an operation is under way
+	ledger *ledger
+	order  *atomic.Uint64 // at which verb of an operation from now, counted from 1; 0: none
+	busy   *atomic.Uint64 // not 0: an operation is under way
 }
 
-// Post runs the verbs of a batch that come before the end. In shared memory a posted verb is
-// complete.
+// postTakes is more than a batch takes in shared memory, of some hundred KiB at most: what is
+// beyond it is a delay.
+const postTakes = 200 * time.Microsecond
+
+// Sleep notes by how much it was longer than asked.
+func (m mortal) Sleep(d time.Duration) {
+	due := realtime.Now() + d
+	m.Endpoint.Sleep(d)
+	m.ledger.delayed(due, realtime.Now())
+}
+
+// Post notes what it took beyond postTakes.
 func (m mortal) Post(b *rdma.Batch) error {
+	due := realtime.Now() + postTakes
+	err := m.post(b)
+	m.ledger.delayed(due, realtime.Now())
+	return err
+}
+
+// post runs the verbs of a batch that come before the end. In shared memory a posted verb is
+// complete.
+func (m mortal) post(b *rdma.Batch) error {
 	left := m.order.Load()
 	if left == 0 || m.busy.Load() == 0 {
 		return m.Endpoint.Post(b)
