@@ -61,16 +61,24 @@ func (r *run) unended() error {
 }
 
 // judge compares how long an operation took with how long processors kept workers waiting
-// meanwhile. Where several processes died around that time it may have met two that had a lock that
-// it needs, one behind the other.
+// meanwhile. It may have met two dead clients, one behind the other, where several processes died
+// around that time, or one while it waited: that one may have been about to repair what the first
+// had left.
 func (r *run) judge(number int, did what, trips int, began, ended time.Duration) error {
 	took, delay := ended-began, r.ledger.delay(began, ended)
 	each := r.Lease + delayShare*delay
-	dead := 0
+	dead, met, when := 0, 1, ""
 	for _, at := range r.killed {
-		if at > began-each && at < ended {
+		switch {
+		case at > began-each && at < began:
 			dead++
+		case at > began && at < ended:
+			dead++
+			met = 2
+		default:
+			continue
 		}
+		when += fmt.Sprintf(" %v", at-began)
 	}
 	if trips != unknown {
 		r.counts.slow++
@@ -79,13 +87,13 @@ func (r *run) judge(number int, did what, trips int, began, ended time.Duration)
 			r.several++
 		}
 	}
-	if took > each*time.Duration(min(max(dead, 1), 2)) {
+	if took > each*time.Duration(min(max(dead, met), 2)) {
 		cost := fmt.Sprintf("took %v, for %d trips", took, trips)
 		if trips == unknown {
 			cost = fmt.Sprintf("has taken %v so far", took)
 		}
-		return fmt.Errorf("%v of worker %d %s; the lease is %v, the longest delay was %v, and %d processes died",
-			did, number, cost, r.Lease, delay, dead)
+		return fmt.Errorf("%v of worker %d %s; the lease is %v, the longest delay was %v, and %d processes died, "+
+			"counted from its beginning at%s", did, number, cost, r.Lease, delay, dead, when)
 	}
 	return nil
 }
