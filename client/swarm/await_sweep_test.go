@@ -117,6 +117,19 @@ func TestFailedJoinShowsNoLackOfMaster(t *testing.T) {
 	})
 }
 
+// TestRestingKeeperGrantsEpochs: a client has waited for a sweep in vain, since the keeper rests
+// between two. An operation that needs only an epoch asks for one, and gets it.
+func TestRestingKeeperGrantsEpochs(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		awaitSweep(t, s, k, s.Now())
+		k.ep.(*cutOff).sweeps = func(v *rdma.View) { v.Epoch++ }
+		of := tries{began: s.Now()}
+		if !k.again(&of, errYoung) {
+			t.Error("an operation that needs an epoch fails, since no sweep has begun lately")
+		}
+	})
+}
+
 // TestLeakedAmongRetired: all objects are garbage, except one that is retired for long. An INSERT
 // waits for that one in vain, and has the master sweep: soon the next INSERT succeeds.
 func TestLeakedAmongRetired(t *testing.T) {

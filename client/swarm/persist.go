@@ -91,7 +91,8 @@ const mostSweeps = 3
 // noSweepFor is for how many timeouts a client does not wait for sweeps after it has waited for
 // one in vain, for at least 1/noSweepShare of a timeout: then the pool has no keeper, and
 // operations that find no memory fail at once. A shorter wait, or one during which the client
-// could not join the view, says nothing about the keeper.
+// could not join the view, says nothing about the keeper. The same holds for epochs without a
+// sweep. Each kind counts for itself, since a keeper that rests between sweeps begins such epochs.
 const (
 	noSweepFor   = 4
 	noSweepShare = 2
@@ -157,7 +158,7 @@ const longestSweep = 16
 func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
 	t.began = cmp.Or(t.began, now)
-	if now < s.noSweepUntil {
+	if now < s.inVain[what] {
 		return false
 	}
 	next := s.member.Epoch + 1
@@ -175,7 +176,7 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	}
 	// No epoch has begun in a wait that was long enough: there is no keeper.
 	if err == nil && !ok && s.member.Epoch < next && within >= timeout/noSweepShare {
-		s.noSweepUntil = s.ep.Now() + noSweepFor*timeout
+		s.inVain[what] = s.ep.Now() + noSweepFor*timeout
 	}
 	return err == nil && ok
 }
