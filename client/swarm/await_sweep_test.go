@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -114,6 +115,37 @@ func TestFailedJoinShowsNoLackOfMaster(t *testing.T) {
 		if took := awaitSweep(t, s, k, s.Now()); took < timeout {
 			t.Errorf("the next operation waited for %v, want %v", took, timeout)
 		}
+	})
+}
+
+// TestSweepUnderWayIsNotAskedFor: a client that finds no memory under a busy view waits for the end
+// of the sweep, and causes no other one. If it finds none afterwards it asks.
+func TestSweepUnderWayIsNotAskedFor(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		began := s.Now()
+		k.ep.(*cutOff).sweeps = func(v *rdma.View) {
+			v.Epoch++
+			v.Busy = s.Now() < began+3*timeout
+		}
+		must(t, k.member.Join())
+		asked := func(want uint64) {
+			t.Helper()
+			sweeper := k.plan.values.Sweeper(k.ep, k.nodes, timeout)
+			for n := range k.nodes {
+				if got, err := sweeper.Asked(n); err != nil || got != want {
+					t.Errorf("node %d was asked for %#b (%v), want %#b", n, got, err, want)
+				}
+			}
+		}
+		of := tries{began: began}
+		if !k.again(&of, client.ErrFull) {
+			t.Errorf("got no other try after %v, want one", s.Now()-began)
+		}
+		asked(0)
+		if k.again(&of, client.ErrFull) {
+			t.Error("got another try without a sweep")
+		}
+		asked(buffers.AskSweep)
 	})
 }
 

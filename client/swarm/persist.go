@@ -154,7 +154,8 @@ const longestSweep = 16
 // nextEpoch asks the master for a sweep, or an epoch without one. It waits until the operation's
 // timeout for it to begin: on a busy machine, or while the pool has no master, that may be late.
 // Then it waits for the end. false: no epoch began, or it did not end. Under a busy view the
-// epoch has already begun.
+// epoch has already begun. Then it does not ask: the sweep that is under way may suffice, and a
+// request behind its begin would cause the next one. The operation asks if it fails again.
 func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
 	t.began = cmp.Or(t.began, now)
@@ -164,8 +165,9 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	next := s.member.Epoch + 1
 	if s.member.Busy {
 		next--
+	} else {
+		s.ask(what)
 	}
-	s.ask(what)
 	within := max(t.began+timeout-now, 0)
 	ok, err := s.member.Await(next, within)
 	for n := 1; err == nil && !ok && s.member.Busy && n < longestSweep; n++ {
