@@ -178,7 +178,7 @@ func (w *Worker) refill(l *list, busy bool) error {
 			return err
 		}
 	}
-	err := w.grow(l)
+	err := w.growOrPop(l, busy)
 	if errors.Is(err, rdma.ErrFull) && w.member != nil {
 		// The sweep that is under way may free buffers.
 		if busy {
@@ -242,8 +242,22 @@ func (w *Worker) grow(l *list) error {
 	return nil
 }
 
+// growOrPop takes new buffers. If there are none, and others were faster at a stack that was not
+// empty, it goes on with the stack until the timeout: there may be free buffers, and each loss is
+// the success of another client.
+func (w *Worker) growOrPop(l *list, busy bool) error {
+	began := w.ep.Now()
+	err := w.grow(l)
+	for errors.Is(err, rdma.ErrFull) && !busy && l.top.pointer() != 0 && w.ep.Now()-began < w.timeout {
+		if ok, e := w.pop(l); ok || e != nil {
+			return e
+		}
+	}
+	return err
+}
+
 // popAttempts bounds how often a worker loses a CAS of the stack before it takes new buffers
-// instead.
+// instead, if there are any.
 const popAttempts = 16
 
 // pop takes the bundle on top of the stack, of which the word was just read. It reports false if
