@@ -128,24 +128,46 @@ func TestSweepUnderWayIsNotAskedFor(t *testing.T) {
 			v.Busy = s.Now() < began+3*timeout
 		}
 		must(t, k.member.Join())
-		asked := func(want uint64) {
-			t.Helper()
-			sweeper := k.plan.values.Sweeper(k.ep, k.nodes, timeout)
-			for n := range k.nodes {
-				if got, err := sweeper.Asked(n); err != nil || got != want {
-					t.Errorf("node %d was asked for %#b (%v), want %#b", n, got, err, want)
-				}
-			}
-		}
 		of := tries{began: began}
 		if !k.again(&of, client.ErrFull) {
 			t.Errorf("got no other try after %v, want one", s.Now()-began)
 		}
-		asked(0)
+		wantAsked(t, k, 0)
 		if k.again(&of, client.ErrFull) {
 			t.Error("got another try without a sweep")
 		}
-		asked(buffers.AskSweep)
+		wantAsked(t, k, buffers.AskSweep)
+	})
+}
+
+// wantAsked expects that clients have asked each node for so much since the last sweep, and begins
+// another one.
+func wantAsked(t *testing.T, k *Store, want uint64) {
+	t.Helper()
+	sweeper := k.plan.values.Sweeper(k.ep, k.nodes, k.Timeout)
+	for n := range k.nodes {
+		if got, err := sweeper.Asked(n); err != nil || got != want {
+			t.Errorf("node %d was asked for %#b (%v), want %#b", n, got, err, want)
+		}
+		must(t, sweeper.Begin(n, k.member.Epoch))
+	}
+}
+
+// TestLeftObjectsAreSwept: a client has dropped more entries than it may retire objects at a time.
+// While there are retired objects it asks for epochs, and once for a sweep, which finds the rest.
+func TestLeftObjectsAreSwept(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		k.ep.(*cutOff).sweeps = func(v *rdma.View) { v.Epoch = k.member.Epoch + 1 }
+		for _, left := range []uint64{0, buffers.AskSweep, 0} {
+			for i := uint64(1); i <= retiringBatches+left; i++ {
+				k.retire([]uint64{i}, 1)
+			}
+			of := tries{began: s.Now()}
+			if !k.again(&of, errYoung) {
+				t.Error("no epoch has begun")
+			}
+			wantAsked(t, k, buffers.AskFence|left)
+		}
 	})
 }
 

@@ -183,8 +183,13 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	return err == nil && ok
 }
 
-// ask asks the master for a sweep or an epoch, on all nodes, of which some may not answer it.
+// ask asks the master for a sweep or an epoch, on all nodes, of which some may not answer it. It
+// asks for a sweep, too, once for all objects that retire has left to one.
 func (s *Store) ask(what uint64) {
+	if s.leaves {
+		what |= buffers.AskSweep
+		s.leaves = false
+	}
 	for n := range s.nodes {
 		s.values.Ask(n, what)
 	}

@@ -68,7 +68,11 @@ func (s *Store) retire(locations []uint64, epoch uint64) {
 		}
 		return done
 	})
-	if len(locations) == 0 || s.member == nil || len(s.retiring) == retiringBatches {
+	if len(locations) == 0 || s.member == nil {
+		return
+	}
+	if len(s.retiring) == retiringBatches {
+		s.leaves = true
 		return
 	}
 	b := s.ep.Batch()
