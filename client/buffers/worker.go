@@ -29,6 +29,8 @@ type Worker struct {
 	// The epoch in which the worker got what it has. Without a member it does not matter: the pool
 	// is not swept.
 	epoch uint64
+	// Since when the step at work fails without the nodes that it asks; 0: it does not.
+	neededSince time.Duration
 	// See SetHedgeDelay. nil: READs wait for as long as Patience, too.
 	slow func() time.Duration
 }
@@ -226,11 +228,10 @@ func (w *Worker) grow(l *list) error {
 		Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
 			uint64(w.Buffers), uint64(w.chunk())}}
 	began := w.ep.Now()
-	if err := w.ep.Call(l.node, &r, w.Patience()); err != nil {
+	if err := w.ep.Call(l.node, &r, w.stepPatience()); err != nil {
 		return err
 	}
-	// Patience adapts to the slowest node so far.
-	w.longest = max(w.longest, w.ep.Now()-began)
+	w.learn(w.ep.Now() - began)
 	first, n := r.Ret[0], r.Ret[1]
 	if n == 0 || first+n > uint64(w.Buffers) {
 		return fmt.Errorf("%d buffers from %d on were handed out: %w", n, first, client.ErrDamaged)
@@ -274,7 +275,7 @@ func (w *Worker) pop(l *list) (ok bool, err error) {
 		}
 		b := w.ep.Batch()
 		read := b.Read(w.at(l.node, l.segment, pointer), bundleBytes(w.listed()))
-		if err := rdma.Do(w.ep, b.As(stepReadBundle), w.Patience()); err != nil {
+		if err := rdma.Do(w.ep, b.As(stepReadBundle), w.stepPatience()); err != nil {
 			b.Release()
 			return false, err
 		}
@@ -314,7 +315,7 @@ func (w *Worker) swap(l *list, next uint16) (bool, error) {
 	defer b.Release()
 	then := l.top.then(next)
 	cas := b.CompareSwap(w.top(l.node, l.segment), uint64(l.top), uint64(then))
-	if err := rdma.Do(w.ep, b.As(stepPop), w.Patience()); err != nil {
+	if err := rdma.Do(w.ep, b.As(stepPop), w.stepPatience()); err != nil {
 		return false, err
 	}
 	if !cas.Swapped() {
