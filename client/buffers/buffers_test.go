@@ -218,6 +218,58 @@ func TestSameBundleAgain(t *testing.T) {
 	}
 }
 
+// beaten is the endpoint of a worker that loses its first CASes of a stack: rival changes the stack
+// before each.
+type beaten struct {
+	rdma.Endpoint
+	left  int
+	rival func()
+}
+
+func (e *beaten) Post(b *rdma.Batch) error {
+	if b.Op(0).Verb == rdma.CompareSwap && e.left > 0 {
+		e.left--
+		e.rival()
+	}
+	return e.Endpoint.Post(b)
+}
+
+// TestBeaten: a worker that others beat to a bundle many times takes it all the same, where no
+// buffer is new. It gives up when its time is over.
+func TestBeaten(t *testing.T) {
+	const patience = 20 * time.Millisecond
+	s := &Space{Segments: 1, Buffers: 4, Bytes: MinBytes}
+	for _, times := range []int{3 * popAttempts, 1 << 17} {
+		f := pool(t, s, 1)
+		y := open(t, f, s)
+		other := y.list(0, 0)
+		for range s.Buffers {
+			_, _, err := y.Allocate(0, 0)
+			must(t, err)
+		}
+		other.put(1, 2, 3, 4)
+		must(t, y.push(other))
+		y.settle(other)
+		ep, err := f.Open("beaten")
+		must(t, err)
+		t.Cleanup(func() { ep.Close() })
+		x := s.Open(&beaten{Endpoint: ep, left: times, rival: func() {
+			if ok, err := y.pop(other); !ok || err != nil {
+				t.Error(ok, err)
+			}
+			must(t, y.push(other))
+			y.settle(other)
+		}}, 1, patience)
+		began := x.ep.Now()
+		switch _, _, err = x.Allocate(0, 0); {
+		case times == 3*popAttempts:
+			must(t, err)
+		case !errors.Is(err, client.ErrFull) || x.ep.Now()-began < patience:
+			t.Errorf("after %v: %v, want ErrFull after %v", x.ep.Now()-began, err, patience)
+		}
+	}
+}
+
 // owners records which worker has a buffer.
 type owners struct {
 	*Space

@@ -16,8 +16,8 @@ const (
 	// leastPatience is for fabrics on which a call takes no measurable time.
 	leastPatience = time.Millisecond
 	// retryAfterFactor is for how long a node that did not answer is not asked again, in units of
-	// the time that it was waited for. So operations that can do without it become slower by a
-	// hundredth.
+	// the time that it was waited for, Patience at most. So operations that can do without it
+	// become slower by a hundredth.
 	retryAfterFactor = 100
 )
 
@@ -29,6 +29,33 @@ func (w *Worker) Patience() time.Duration {
 		return w.timeout
 	}
 	return min(max(timeoutFactor*w.longest, leastPatience), w.timeout)
+}
+
+// stepPatience is Patience for a request of a step. A step that fails without the node waits for it
+// as for any other answer. All nodes that it needs have one timeout together.
+func (w *Worker) stepPatience() time.Duration {
+	if w.neededSince == 0 {
+		return w.Patience()
+	}
+	return max(w.Patience(), w.timeout-(w.ep.Now()-w.neededSince))
+}
+
+// noteNeed notes since when the step at work needs each node that it asks.
+func (w *Worker) noteNeed() {
+	switch {
+	case w.slow == nil || w.slow() > 0:
+		w.neededSince = 0
+	case w.neededSince == 0:
+		w.neededSince = w.ep.Now()
+	}
+}
+
+// learn lets Patience adapt to the slowest node so far. What took longer than Patience was an
+// outage, which a step has outlasted.
+func (w *Worker) learn(took time.Duration) {
+	if took <= w.Patience() {
+		w.longest = max(w.longest, took)
+	}
 }
 
 // SetHedgeDelay sets the function that returns how long other steps wait for a node before they
@@ -44,7 +71,7 @@ func (w *Worker) readTimeout(node int) time.Duration {
 			return min(slow, w.Patience())
 		}
 	}
-	return w.Patience()
+	return w.stepPatience()
 }
 
 // needed reports whether a silent node must be asked all the same. It is if the step fails without
@@ -67,6 +94,7 @@ func (w *Worker) othersSilent(node int) bool {
 // supply fills an empty list, unless its node is silent and others can replace it. Any answer ends
 // the silence, also one that there is no buffer: only a timeout costs the next operations time.
 func (w *Worker) supply(l *list, busy bool) error {
+	w.noteNeed()
 	until := &w.silent[l.node]
 	if *until != 0 && w.ep.Now() < *until && !w.needed(l.node) {
 		return fmt.Errorf("the node was silent: %w", rdma.ErrTimeout)
@@ -75,7 +103,7 @@ func (w *Worker) supply(l *list, busy bool) error {
 	err := w.refill(l, busy)
 	if *until = 0; errors.Is(err, rdma.ErrTimeout) {
 		now := w.ep.Now()
-		*until = now + retryAfterFactor*(now-began)
+		*until = now + retryAfterFactor*min(now-began, w.Patience())
 	}
 	return err
 }

@@ -29,6 +29,8 @@ type Worker struct {
 	// The epoch in which the worker got what it has. Without a member it does not matter: the pool
 	// is not swept.
 	epoch uint64
+	// Since when the step at work fails without the nodes that it asks; 0: it does not.
+	neededSince time.Duration
 	// See SetHedgeDelay. nil: READs wait for as long as Patience, too.
 	slow func() time.Duration
 }
@@ -178,7 +180,7 @@ func (w *Worker) refill(l *list, busy bool) error {
 			return err
 		}
 	}
-	err := w.grow(l)
+	err := w.growOrPop(l, busy)
 	if errors.Is(err, rdma.ErrFull) && w.member != nil {
 		// The sweep that is under way may free buffers.
 		if busy {
@@ -226,11 +228,10 @@ func (w *Worker) grow(l *list) error {
 		Arg: [6]uint64{w.counter(l.segment), w.array(l.segment), uint64(w.Bytes),
 			uint64(w.Buffers), uint64(w.chunk())}}
 	began := w.ep.Now()
-	if err := w.ep.Call(l.node, &r, w.Patience()); err != nil {
+	if err := w.ep.Call(l.node, &r, w.stepPatience()); err != nil {
 		return err
 	}
-	// Patience adapts to the slowest node so far.
-	w.longest = max(w.longest, w.ep.Now()-began)
+	w.learn(w.ep.Now() - began)
 	first, n := r.Ret[0], r.Ret[1]
 	if n == 0 || first+n > uint64(w.Buffers) {
 		return fmt.Errorf("%d buffers from %d on were handed out: %w", n, first, client.ErrDamaged)
@@ -242,8 +243,22 @@ func (w *Worker) grow(l *list) error {
 	return nil
 }
 
+// growOrPop takes new buffers. If there are none, and others were faster at a stack that was not
+// empty, it goes on with the stack until the timeout: there may be free buffers, and each loss is
+// the success of another client.
+func (w *Worker) growOrPop(l *list, busy bool) error {
+	began := w.ep.Now()
+	err := w.grow(l)
+	for errors.Is(err, rdma.ErrFull) && !busy && l.top.pointer() != 0 && w.ep.Now()-began < w.timeout {
+		if ok, e := w.pop(l); ok || e != nil {
+			return e
+		}
+	}
+	return err
+}
+
 // popAttempts bounds how often a worker loses a CAS of the stack before it takes new buffers
-// instead.
+// instead, if there are any.
 const popAttempts = 16
 
 // pop takes the bundle on top of the stack, of which the word was just read. It reports false if
@@ -260,7 +275,7 @@ func (w *Worker) pop(l *list) (ok bool, err error) {
 		}
 		b := w.ep.Batch()
 		read := b.Read(w.at(l.node, l.segment, pointer), bundleBytes(w.listed()))
-		if err := rdma.Do(w.ep, b.As(stepReadBundle), w.Patience()); err != nil {
+		if err := rdma.Do(w.ep, b.As(stepReadBundle), w.stepPatience()); err != nil {
 			b.Release()
 			return false, err
 		}
@@ -300,7 +315,7 @@ func (w *Worker) swap(l *list, next uint16) (bool, error) {
 	defer b.Release()
 	then := l.top.then(next)
 	cas := b.CompareSwap(w.top(l.node, l.segment), uint64(l.top), uint64(then))
-	if err := rdma.Do(w.ep, b.As(stepPop), w.Patience()); err != nil {
+	if err := rdma.Do(w.ep, b.As(stepPop), w.stepPatience()); err != nil {
 		return false, err
 	}
 	if !cas.Swapped() {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
@@ -113,6 +114,72 @@ func TestFailedJoinShowsNoLackOfMaster(t *testing.T) {
 		c.away = false
 		if took := awaitSweep(t, s, k, s.Now()); took < timeout {
 			t.Errorf("the next operation waited for %v, want %v", took, timeout)
+		}
+	})
+}
+
+// TestSweepUnderWayIsNotAskedFor: a client that finds no memory under a busy view waits for the end
+// of the sweep, and causes no other one. If it finds none afterwards it asks.
+func TestSweepUnderWayIsNotAskedFor(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		began := s.Now()
+		k.ep.(*cutOff).sweeps = func(v *rdma.View) {
+			v.Epoch++
+			v.Busy = s.Now() < began+3*timeout
+		}
+		must(t, k.member.Join())
+		of := tries{began: began}
+		if !k.again(&of, client.ErrFull) {
+			t.Errorf("got no other try after %v, want one", s.Now()-began)
+		}
+		wantAsked(t, k, 0)
+		if k.again(&of, client.ErrFull) {
+			t.Error("got another try without a sweep")
+		}
+		wantAsked(t, k, buffers.AskSweep)
+	})
+}
+
+// wantAsked expects that clients have asked each node for so much since the last sweep, and begins
+// another one.
+func wantAsked(t *testing.T, k *Store, want uint64) {
+	t.Helper()
+	sweeper := k.plan.values.Sweeper(k.ep, k.nodes, k.Timeout)
+	for n := range k.nodes {
+		if got, err := sweeper.Asked(n); err != nil || got != want {
+			t.Errorf("node %d was asked for %#b (%v), want %#b", n, got, err, want)
+		}
+		must(t, sweeper.Begin(n, k.member.Epoch))
+	}
+}
+
+// TestLeftObjectsAreSwept: a client has dropped more entries than it may retire objects at a time.
+// While there are retired objects it asks for epochs, and once for a sweep, which finds the rest.
+func TestLeftObjectsAreSwept(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		k.ep.(*cutOff).sweeps = func(v *rdma.View) { v.Epoch = k.member.Epoch + 1 }
+		for _, left := range []uint64{0, buffers.AskSweep, 0} {
+			for i := uint64(1); i <= retiringBatches+left; i++ {
+				k.retire([]uint64{i}, 1)
+			}
+			of := tries{began: s.Now()}
+			if !k.again(&of, errYoung) {
+				t.Error("no epoch has begun")
+			}
+			wantAsked(t, k, buffers.AskFence|left)
+		}
+	})
+}
+
+// TestRestingKeeperGrantsEpochs: a client has waited for a sweep in vain, since the keeper rests
+// between two. An operation that needs only an epoch asks for one, and gets it.
+func TestRestingKeeperGrantsEpochs(t *testing.T) {
+	alone(t, func(s *sim.Sim, k *Store, timeout time.Duration) {
+		awaitSweep(t, s, k, s.Now())
+		k.ep.(*cutOff).sweeps = func(v *rdma.View) { v.Epoch++ }
+		of := tries{began: s.Now()}
+		if !k.again(&of, errYoung) {
+			t.Error("an operation that needs an epoch fails, since no sweep has begun lately")
 		}
 	})
 }

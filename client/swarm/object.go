@@ -36,6 +36,9 @@ type objects struct {
 	scans []scan
 	// retiring are batches in flight that retire objects. The client owns them.
 	retiring []*rdma.Batch
+	// leaves: objects were not retired, since too many batches were in flight. The next request to
+	// the master is for a sweep, too: while others are retired, no operation asks for one.
+	leaves bool
 }
 
 // mostObjects bounds a chunk.

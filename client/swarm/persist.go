@@ -91,7 +91,8 @@ const mostSweeps = 3
 // noSweepFor is for how many timeouts a client does not wait for sweeps after it has waited for
 // one in vain, for at least 1/noSweepShare of a timeout: then the pool has no keeper, and
 // operations that find no memory fail at once. A shorter wait, or one during which the client
-// could not join the view, says nothing about the keeper.
+// could not join the view, says nothing about the keeper. The same holds for epochs without a
+// sweep. Each kind counts for itself, since a keeper that rests between sweeps begins such epochs.
 const (
 	noSweepFor   = 4
 	noSweepShare = 2
@@ -153,18 +154,20 @@ const longestSweep = 16
 // nextEpoch asks the master for a sweep, or an epoch without one. It waits until the operation's
 // timeout for it to begin: on a busy machine, or while the pool has no master, that may be late.
 // Then it waits for the end. false: no epoch began, or it did not end. Under a busy view the
-// epoch has already begun.
+// epoch has already begun. Then it does not ask: the sweep that is under way may suffice, and a
+// request behind its begin would cause the next one. The operation asks if it fails again.
 func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
 	t.began = cmp.Or(t.began, now)
-	if now < s.noSweepUntil {
+	if now < s.inVain[what] {
 		return false
 	}
 	next := s.member.Epoch + 1
 	if s.member.Busy {
 		next--
+	} else {
+		s.ask(what)
 	}
-	s.ask(what)
 	within := max(t.began+timeout-now, 0)
 	ok, err := s.member.Await(next, within)
 	for n := 1; err == nil && !ok && s.member.Busy && n < longestSweep; n++ {
@@ -175,13 +178,18 @@ func (s *Store) nextEpoch(t *tries, what uint64) bool {
 	}
 	// No epoch has begun in a wait that was long enough: there is no keeper.
 	if err == nil && !ok && s.member.Epoch < next && within >= timeout/noSweepShare {
-		s.noSweepUntil = s.ep.Now() + noSweepFor*timeout
+		s.inVain[what] = s.ep.Now() + noSweepFor*timeout
 	}
 	return err == nil && ok
 }
 
-// ask asks the master for a sweep or an epoch, on all nodes, of which some may not answer it.
+// ask asks the master for a sweep or an epoch, on all nodes, of which some may not answer it. It
+// asks for a sweep, too, once for all objects that retire has left to one.
 func (s *Store) ask(what uint64) {
+	if s.leaves {
+		what |= buffers.AskSweep
+		s.leaves = false
+	}
 	for n := range s.nodes {
 		s.values.Ask(n, what)
 	}

@@ -17,7 +17,8 @@ import (
 //
 // The client that dropped the entry retires the object: its CAS expects 0. A client claims the
 // object in an idle view, not before its epoch: its CAS sets the word to 0. Only then the client
-// makes the object's words zero, and owns the buffers that they named.
+// makes the object's words zero, and owns the buffers that they named. A sweep of that epoch or a
+// later one, under its busy view, makes the words zero while the object stays retired.
 //
 // What a crash between any two of these steps leaves: an object that no entry names and that is not
 // retired. The next sweep retires it.
@@ -68,7 +69,11 @@ func (s *Store) retire(locations []uint64, epoch uint64) {
 		}
 		return done
 	})
-	if len(locations) == 0 || s.member == nil || len(s.retiring) == retiringBatches {
+	if len(locations) == 0 || s.member == nil {
+		return
+	}
+	if len(s.retiring) == retiringBatches {
+		s.leaves = true
 		return
 	}
 	b := s.ep.Batch()
@@ -193,9 +198,9 @@ func (s *Store) claim(region, n int) (bool, error) {
 // take claims objects, makes their words zero at all replicas, and adds them to the client's. It
 // takes up to three trips: it reads the words, so that nothing is claimed if a replica does not
 // answer; it claims, by a CAS of each retirement word from the epoch that was read; and it CASes
-// each word that is not zero. No client changes the words of a retired object, so the words are
-// still what was read. A replica on a node that is gone is left out. RAW's objects have no words,
-// and are written before the directory names them.
+// each word that is not zero. No client changes the words of a retired object, and no sweep does in
+// an idle view, so the words are still what was read. A replica on a node that is gone is left out.
+// RAW's objects have no words, and are written before the directory names them.
 //
 // What a crash here leaves: objects that are not retired any more, with some of their words. A
 // sweep retires them, behind the fence of what is in flight.

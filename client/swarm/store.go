@@ -106,8 +106,9 @@ type Store struct {
 	// proven is when the last write began that succeeded, or when the last READ, or lookup, began
 	// that proved a cached object to exist: see mayOutdate.
 	proven time.Duration
-	// noSweepUntil is until when the client does not wait for sweeps, since none began lately.
-	noSweepUntil time.Duration
+	// inVain is until when the client does not wait for what it may ask the master for, since none
+	// began lately: by the request, of the bits buffers.AskSweep and buffers.AskFence.
+	inVain [4]time.Duration
 	// pendingDrops are the dying entries that the client has yet to drop, the oldest first.
 	pendingDrops []pendingDrop
 	// droppedIn is the epoch in which the client dropped them last: an epoch begins because some

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
 	"github.com/farkv/farkv/node/rdma"
@@ -16,8 +17,9 @@ import (
 //     the walk can allocate some.
 //  2. The directory is walked: what it names is noted. The objects of dying entries end, and
 //     the entries are dropped, which leaves these objects unnamed.
-//  3. The words of all objects are read. Buffers of values that they do not name become free. The
-//     tombstones of step 2 have released some.
+//  3. The words of retired objects that clients may claim are made zero, and the words of all
+//     objects are read. Buffers of values that they do not name become free. The tombstones of
+//     step 2 have released some.
 //  4. Objects that the directory does not name are retired.
 //
 // Clients go on meanwhile, by the rules of package kit: what is found unnamed stays unnamed. What a
@@ -196,10 +198,13 @@ func (w *sweep) words() error {
 		return nil
 	}
 	for region := range l.Regions {
-		n := l.Objects
+		n, old := l.Objects, []uint64(nil)
 		if !w.gone(l.regions[region][0].Node()) {
 			var err error
 			if n, err = w.s.plan.handed(w.s.ep, region); err != nil {
+				return err
+			}
+			if old, err = w.old(region, n); err != nil {
 				return err
 			}
 		}
@@ -208,14 +213,77 @@ func (w *sweep) words() error {
 			if w.gone(at) {
 				continue
 			}
-			// Also the words of objects that nothing names count: their buffers stay with them
-			// until a client claims the objects.
+			if err := w.empty(region, r, old); err != nil {
+				return err
+			}
+			// Also the words of other objects that nothing names count: their buffers stay with
+			// them until they are old enough.
 			err := w.s.eachBuffer(stepSweep, region, r, n, func(location uint64, p uint16) {
 				w.value.add(w.values, at, spread(location), p)
 			})
 			if err != nil {
 				return err
 			}
+		}
+	}
+	return nil
+}
+
+// old returns those of the first n objects of a region that clients may claim from this epoch on.
+func (w *sweep) old(region, n int) (all []uint64, err error) {
+	err = w.s.eachRetired(w.s.ep, stepReadRetired, region, 0, n, w.s.Timeout, func(i, epoch uint64) {
+		if epoch <= w.v.Epoch {
+			all = append(all, i)
+		}
+	})
+	return all, err
+}
+
+// empty makes the words of old objects zero at the replica r, so that their buffers become free
+// though no client may claim the objects for long. A tombstone is in one word only, and the others
+// name buffers still. No verb of the former life lands any more: see retired.go. No client claims
+// under a busy view, and claims of earlier epochs are fenced off.
+//
+// What a crash leaves: some words that are zero, of which the next sweep frees the buffers.
+func (w *sweep) empty(region, r int, old []uint64) error {
+	at := w.s.regions[region][r].Add(uint64(w.s.layout.wordsAt()))
+	for some := range slices.Chunk(old, wordBatch) {
+		if err := w.emptyBatch(at, w.s.stride(r), some); err != nil {
+			return fmt.Errorf("make the words of retired objects of region %d zero: %w", region, err)
+		}
+	}
+	return nil
+}
+
+// emptyBatch is empty for a batch of objects. The words of the region's first object lie at an
+// address, and those of the next one a stride behind.
+func (w *sweep) emptyBatch(at rdma.Addr, stride uint64, some []uint64) error {
+	words, zero := w.s.ep.Batch(), w.s.ep.Batch()
+	defer words.Release()
+	defer zero.Release()
+	for _, i := range some {
+		words.Read(at.Add(i*stride), 8*w.s.layout.Words)
+	}
+	if err := rdma.Do(w.s.ep, words.As(stepSweep), w.s.Timeout); err != nil {
+		return err
+	}
+	for k := range words.Len() {
+		for p := range w.s.layout.Words {
+			if word := words.Op(k).Word(p); word != 0 {
+				zero.CompareSwap(words.Op(k).Addr.Add(uint64(8*p)), word, 0)
+			}
+		}
+	}
+	if zero.Len() == 0 {
+		return nil
+	}
+	if err := rdma.Do(w.s.ep, zero.As(stepSweep), w.s.Timeout); err != nil {
+		return err
+	}
+	for k := range zero.Len() {
+		if cas := zero.Op(k); !cas.Swapped() {
+			return fmt.Errorf("%s: it held %#x: an operation changes an object that is retired: %w",
+				cas.Addr, cas.Result, client.ErrDamaged)
 		}
 	}
 	return nil

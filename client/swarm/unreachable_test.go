@@ -109,3 +109,45 @@ func TestDrawOutOfReach(t *testing.T) {
 	})
 	must(t, s.Run())
 }
+
+// TestBuffersOutOfReach: an UPDATE that needs buffers goes on when the nodes answer again that did
+// not for half of its timeout: all of them, or so many that the others are no majority. What was
+// sent meanwhile arrives late.
+func TestBuffersOutOfReach(t *testing.T) {
+	for _, silent := range [][]int{{0, 1}, {0, 2}, {1, 2}, {0, 1, 2}} {
+		p := small(3, 3, false)
+		p.Values = Buffers{Segments: 64, Each: 500} // so that the UPDATE's segment is another one
+		l, err := newPlan(p, 3)
+		must(t, err)
+		const from = 10 * time.Millisecond
+		away := p.Timeout / 2
+		o := sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve, RetryTimeout: time.Hour}
+		for _, n := range silent {
+			o.Faults = append(o.Faults, sim.Fault{Kind: sim.PartitionFault, Client: "client", Node: n, At: from,
+				For: away})
+		}
+		s := sim.New(o)
+		must(t, Make(s, p))
+		s.Go("other", func(ep rdma.Endpoint) {
+			k, err := OpenStore(ep, StoreOptions{})
+			must(t, err)
+			must(t, k.Insert([]byte("one"), []byte("value")))
+			must(t, k.Close())
+		})
+		s.Go("client", func(ep rdma.Endpoint) {
+			ep.Sleep(from / 2)
+			k, err := OpenStore(ep, StoreOptions{})
+			must(t, err)
+			_, err = k.Get([]byte("one"))
+			must(t, err)
+			ep.Sleep(from - time.Millisecond/5 - ep.Now())
+			must(t, k.Insert([]byte("two"), []byte("value"))) // it knows how slow the nodes are
+			ep.Sleep(from - ep.Now())
+			if err := k.Update([]byte("one"), []byte("other")); err != nil {
+				t.Errorf("nodes %v are silent: behind %v: %v", silent, s.Now()-from, err)
+			}
+		})
+		must(t, s.Run())
+		s.Close()
+	}
+}
