@@ -310,3 +310,23 @@ func TestUnswept(t *testing.T) {
 		sound(t, f, uint64(n))
 	}
 }
+
+// TestLostRehash: a client that finds that another one has split a subtable takes no memory for it,
+// so that INSERTs find a slot until the subtables have used all of it.
+func TestLostRehash(t *testing.T) {
+	for _, format := range Formats {
+		f := memPool(t, 2, format, Params{Groups: 2, PairBytes: 64, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
+		s, loser := storeOn(t, f), storeOn(t, f)
+		must(t, s.Insert(key(0), nil))
+		_, err := loser.Get(key(0))
+		must(t, err)
+		must(t, s.split())
+		must(t, loser.split())
+		if loser.stats.Splits > 0 || len(loser.memory.spare) > 0 {
+			t.Errorf("%s: a client that came too late has split %d subtables, and has memory for %d", format,
+				loser.stats.Splits, len(loser.memory.spare))
+		}
+		must(t, errors.Join(s.Close(), loser.Close()))
+		sound(t, f, 1)
+	}
+}

@@ -59,6 +59,8 @@ var mutants = []teeth.Mutant{
 		At: "if $err := $r.move(); $err != nil { $*fail }", Do: "defer r.move()", Test: "TestExplore/race"},
 	{Rule: "the master ends a rehash of the original", In: "locks.end",
 		At: "$child.locked() && $child.holder() == $c && $*deeper", Do: "child.place() == 0", Test: "TestExplore/race"},
+	{Rule: "a client that loses a rehash takes no memory", In: "entries.split",
+		At: "$data, $err := $tx.Read($root)", Do: "r.take(); data, err := tx.Read(root)", Test: "TestLostRehash"},
 	{Rule: "memory that an entry may name holds no other subtable", In: "locks.split",
 		At: "$err != nil && $k.unfinished", Do: "false", Test: "TestMemoryOfFailedRehash"},
 	{Rule: "an INSERT says that it has left a rehash", In: "Store.makeRoom",
