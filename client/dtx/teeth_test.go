@@ -107,6 +107,8 @@ var mutants = []teeth.Mutant{
 		Test: "TestListedOfNoChunk"},
 	{Rule: "a pool in which the worker has freed something is not full", In: "memory.freed",
 		At: "clear($m.$full[:$r.class()+1])", Do: "", Test: "TestFreedInAFullPool"},
+	{Rule: "a full pool says so in time", In: "memory.searched",
+		At: "$m.$search.Over()", Do: "false", Test: "TestFullInTime"},
 	{Rule: "a lock on nothing is released by a scan", In: "memory.scanSome",
 		At: "$freed, $err := $w.freeSlot($*how)", Do: "$freed, $err := false, error(nil)", Test: "TestLockOnNothing"},
 	{Rule: "a client that a node may give a chunk to does not leave", In: "Worker.Close",
