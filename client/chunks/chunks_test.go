@@ -218,6 +218,44 @@ func TestLeft(t *testing.T) {
 	must(t, u.Left(arena(0), 0, 8, nil, nil))
 }
 
+// TestOwed: chunks of which a give-back fails are given back with the next ones. As long as that
+// fails, too, others are given back.
+func TestOwed(t *testing.T) {
+	a := arena(20)
+	u := open(t, pool(t, a))
+	all, do, down := u.fill(t, a, 0, 20), u.Do, true
+	u.Do = func(step rdma.Step, b *rdma.Batch) error {
+		if step == "free" && down && b.Op(0).Addr == a.Word(0, 0) {
+			return rdma.ErrNodeDown
+		}
+		return do(step, b)
+	}
+	mine := func() int {
+		of, err := u.Of(a, 0, u.ID)
+		must(t, err)
+		return len(of)
+	}
+	list := slices.Clone(all[:5])
+	if err := u.Free(a, list); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Fatalf("it ends in %v", err)
+	}
+	clear(list) // it is the caller's
+	must(t, u.Free(a, all[5:10]))
+	if n := mine(); n != 15 {
+		t.Errorf("the client has %d chunks while a node is down, want 15", n)
+	}
+	down = false
+	must(t, u.Free(a, all[10:15]))
+	if n := mine(); n != 5 {
+		t.Errorf("the client has %d chunks in the end, want 5", n)
+	}
+	before := u.trips["free"]
+	must(t, u.Free(a, all[15:]))
+	if n := mine(); n != 0 || u.trips["free"] != before+1 {
+		t.Errorf("the client has %d chunks, and has given the last ones back in %d trips", n, u.trips["free"]-before)
+	}
+}
+
 // TestOver: a look at chunks of others ends behind the first of them when its time is over.
 func TestOver(t *testing.T) {
 	a := arena(20)

@@ -20,6 +20,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "all of a table is looked at", In: "Client.Left",
 		At: "len($some) == 0 || len($some) < $batch && $i < len($entries)-1", Do: "len(some) < batch",
 		Test: "TestLeft"},
+	{Rule: "what could not be given back is given back later", In: "Client.Free",
+		At: "$c.owed = append($c.owed, debt{$a, slices.Clone($list)})", Do: "_ = slices.Clone(list)", Test: "TestOwed"},
 	{Rule: "a look at chunks of others ends when its time is over", In: "Holdings.ClaimLeft",
 		At: "$enough || $o.Over != nil && $o.Over()", Do: "enough", Test: "TestOver"},
 	{Rule: "a call that may be served yet is remembered", In: "Client.Fresh",
