@@ -20,7 +20,7 @@ func fill(t *testing.T, s *Store, from int) int {
 	t.Helper()
 	for i := from; ; i++ {
 		err := s.Insert(key(i), key(i))
-		if errors.Is(err, client.ErrFull) {
+		if errors.Is(err, client.ErrFull) && !errors.Is(err, client.ErrUncertain) {
 			return i
 		}
 		if err != nil {
