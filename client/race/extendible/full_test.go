@@ -366,3 +366,37 @@ func (e *slow) Post(b *rdma.Batch) error {
 	}
 	return e.Endpoint.Post(b)
 }
+
+// TestNoMemoryUnderLock: a client finds no memory for a subtable when it has the lock. It releases
+// the lock, and asks no node again. Memory that is given back later makes a subtable.
+func TestNoMemoryUnderLock(t *testing.T) {
+	for _, format := range Formats {
+		f := memPool(t, 2, format, Params{Groups: 2, PairBytes: 1000, Depth: 8, Clients: 8, Timeout: time.Second})
+		hoarder, s, other := storeOn(t, f), storeOn(t, f), storeOn(t, f)
+		must(t, s.Insert(key(1), nil))
+		hoarder.trips.Begin()
+		err := error(nil)
+		for err == nil {
+			_, err = hoarder.memory.takeSubtable(0)
+		}
+		wantFull := func(err error) {
+			t.Helper()
+			if !errors.Is(err, client.ErrFull) || errors.Is(err, client.ErrUncertain) {
+				t.Fatalf("%s: it ends in %v", format, err)
+			}
+		}
+		wantFull(err)
+		if must(t, s.split()); !s.memory.bare() || s.stats.Splits > 0 {
+			t.Errorf("%s: it has split %d subtables, and goes on asking for memory", format, s.stats.Splits)
+		}
+		wantFull(s.split())
+		must(t, hoarder.Close())
+		must(t, other.split()) // which learns that nothing is left that was never used
+		must(t, other.split())
+		if other.stats.Splits != 1 {
+			t.Errorf("%s: it has split %d subtables with memory that was given back", format, other.stats.Splits)
+		}
+		must(t, errors.Join(s.Close(), other.Close()))
+		sound(t, f, 1)
+	}
+}

@@ -62,7 +62,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a client that loses a rehash takes no memory", In: "entries.split",
 		At: "$data, $err := $tx.Read($root)", Do: "r.take(); data, err := tx.Read(root)", Test: "TestLostRehash"},
 	{Rule: "a lock for which there is no memory is released", In: "locks.split",
-		At: "$k.unfinished = $freed != nil", Do: "_ = freed", Test: "TestNoSubtable"},
+		At: "$k.unfinished = $freed != nil", Do: "_ = freed", Test: "TestNoMemoryUnderLock"},
 	{Rule: "memory that an entry may name holds no other subtable", In: "locks.split",
 		At: "$err != nil && $k.unfinished", Do: "false", Test: "TestMemoryOfFailedRehash"},
 	{Rule: "an INSERT says that it has left a rehash", In: "Store.makeRoom",
