@@ -15,6 +15,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -62,6 +63,15 @@ type Client struct {
 	// that. Then the client must be recovered, once nothing of it is in flight. A worker that
 	// closes reads the table too early then.
 	Late bool
+
+	// owed are chunks of which a give-back has failed.
+	owed []debt
+}
+
+// debt is a list of chunks of an arena that are to be given back.
+type debt struct {
+	a    *Arena
+	list []Chunk
 }
 
 const (
@@ -141,12 +151,27 @@ func (c *Client) Claim(a *Arena, list []Chunk) (got []Chunk, err error) {
 
 // Free gives back the chunks of which the word is still as given. For others the client is not the
 // owner any more. If the answer is lost the CASes may have landed, or may land later: the caller
-// must not use the chunks from then on.
+// must not use the chunks from then on. The next Free begins with what has failed, since no list of
+// the client has these chunks. A CAS that had landed does nothing then.
 func (c *Client) Free(a *Arena, list []Chunk) error {
-	if err := c.swap(c.Steps.Free, a, list, node.Left, func(Chunk) {}); err != nil {
+	// What fails again waits behind the others: it may be on a node that is down.
+	for len(c.owed) > 0 {
+		first := c.owed[0]
+		if c.owed = c.owed[1:]; c.free(first.a, first.list) != nil {
+			c.owed = append(c.owed, first)
+			break
+		}
+	}
+	if err := c.free(a, list); err != nil {
+		c.owed = append(c.owed, debt{a, slices.Clone(list)})
 		return fmt.Errorf("free %d chunks: %w", len(list), err)
 	}
 	return nil
+}
+
+// free gives back the chunks of which the word is still as given.
+func (c *Client) free(a *Arena, list []Chunk) error {
+	return c.swap(c.Steps.Free, a, list, node.Left, func(Chunk) {})
 }
 
 // swap changes the owner of the chunks of which the word is still as given, and calls f for each of

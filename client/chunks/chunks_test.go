@@ -218,6 +218,61 @@ func TestLeft(t *testing.T) {
 	must(t, u.Left(arena(0), 0, 8, nil, nil))
 }
 
+// TestOwed: chunks of which a give-back fails are given back with the next ones. As long as that
+// fails, too, others are given back.
+func TestOwed(t *testing.T) {
+	a := arena(20)
+	u := open(t, pool(t, a))
+	all, do, down := u.fill(t, a, 0, 20), u.Do, true
+	u.Do = func(step rdma.Step, b *rdma.Batch) error {
+		if step == "free" && down && b.Op(0).Addr == a.Word(0, 0) {
+			return rdma.ErrNodeDown
+		}
+		return do(step, b)
+	}
+	mine := func() int {
+		of, err := u.Of(a, 0, u.ID)
+		must(t, err)
+		return len(of)
+	}
+	list := slices.Clone(all[:5])
+	if err := u.Free(a, list); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Fatalf("it ends in %v", err)
+	}
+	clear(list) // it is the caller's
+	must(t, u.Free(a, all[5:10]))
+	if n := mine(); n != 15 {
+		t.Errorf("the client has %d chunks while a node is down, want 15", n)
+	}
+	down = false
+	must(t, u.Free(a, all[10:15]))
+	if n := mine(); n != 5 {
+		t.Errorf("the client has %d chunks in the end, want 5", n)
+	}
+	before := u.trips["free"]
+	must(t, u.Free(a, all[15:]))
+	if n := mine(); n != 0 || u.trips["free"] != before+1 {
+		t.Errorf("the client has %d chunks, and has given the last ones back in %d trips", n, u.trips["free"]-before)
+	}
+}
+
+// TestOver: a look at chunks of others ends behind the first of them when its time is over.
+func TestOver(t *testing.T) {
+	a := arena(20)
+	u := open(t, pool(t, a))
+	must(t, u.Free(a, u.fill(t, a, 0, 20)))
+	for _, over := range []bool{false, true} {
+		scans, claims := 0, uint64(0)
+		o := Holdings{Client: u.Client, Clients: 1, Claims: &claims, Over: func() bool { return over }}
+		o.Count = func(*Arena, int) int { return 1 }
+		o.Scan = func([]*Held) (int, error) { scans++; return 0, nil }
+		found, err := o.ClaimLeft(&Heap{}, a, 0, 0, nil)
+		if must(t, err); found > 0 || (scans == 1) != over {
+			t.Errorf("over: %v: it found %d by %d scans", over, found, scans)
+		}
+	}
+}
+
 // TestSurvey: a tool sees the words that a client sees, of a table that takes several trips, and no
 // other node's.
 func TestSurvey(t *testing.T) {

@@ -26,6 +26,7 @@ func (w *Worker) await(r Ref) error {
 	}
 	at, _ := w.Object(r)
 	var owner rdma.ClientID
+	var met Version
 	for p := w.waits; ; {
 		v, ended, err := w.look(at, owner)
 		switch {
@@ -50,8 +51,15 @@ func (w *Worker) await(r Ref) error {
 		// The lock is that of an earlier transaction, or attempt.
 		case owner == w.id:
 			err = w.settle()
-		case p.Again():
-			continue
+		default:
+			// The lock was passed on meanwhile. A client that waits for long looks as
+			// often as a new one.
+			if v != met {
+				met, p = v, w.waits
+			}
+			if p.Again() {
+				continue
+			}
 		}
 		if err != nil {
 			return fmt.Errorf("await %v: %w", r, err)

@@ -118,10 +118,10 @@ func Open(ep rdma.Endpoint, l *Layout, o Options) (*Worker, error) {
 		return nil, fmt.Errorf("open as client %d of 1 to %d: %w", w.id, l.Clients, rdma.ErrFull)
 	}
 	// Pauses differ between clients, so that two of them do not collide again and
-	// again.
+	// again. A late transaction makes no pauses between its attempts.
 	own := time.Duration(w.id%8) * time.Microsecond
 	pause := kit.Spread(own, kit.Doubling(2*time.Microsecond, 500*time.Microsecond))
-	w.conflicts = kit.Retry{Env: ep, Pause: pause, Over: w.trips.Over}
+	w.conflicts = kit.Retry{Env: ep, Pause: kit.Unless(w.late, pause), Over: w.trips.Over}
 	w.waits = kit.Retry{Env: ep, Pause: kit.Doubling(time.Microsecond, 250*time.Microsecond), Over: w.trips.Over}
 	w.tx.w = w
 	w.memory.open(w)
@@ -196,6 +196,13 @@ func (w *Worker) Span() {
 
 // Over reports whether the time of a Span is over.
 func (w *Worker) Over() bool { return w.trips.Over() }
+
+// lateShare: a transaction is late when this part of its time has passed, one of
+// so many.
+const lateShare = 8
+
+// late reports whether the transaction is late.
+func (w *Worker) late() bool { return w.trips.Used(lateShare) }
 
 // begin begins the span of a transaction, unless Span has begun one.
 func (w *Worker) begin() {

@@ -36,7 +36,8 @@ func (m *memory) refill(h *heap, a *chunks.Arena, class, n int, e effort) error 
 			return err
 		}
 	}
-	if e == tryOwn {
+	// One walk over the chunks of others a look is enough.
+	if e != tryOthers {
 		return nil
 	}
 	if err := m.table.GiveBack(&h.Heap); err != nil {

@@ -191,3 +191,59 @@ type sleepless struct {
 }
 
 func (e sleepless) Sleep(time.Duration) { e.t.Error("a look found nothing") }
+
+// TestFullInTime: a walk over the chunks of a full pool takes longer than a transaction may. The
+// worker says in time that the pool is full.
+func TestFullInTime(t *testing.T) {
+	f, l := pool(t, Shape{Objects: 64 * ChunkObjects, Nodes: 1})
+	founder := worker(t, f, l, Options{})
+	_, err := fill(founder, 8)
+	must(t, err)
+	must(t, founder.Close())
+	ep, err := f.Open("slow")
+	must(t, err)
+	const timeout = 20 * time.Second
+	e := &slow{Endpoint: ep, step: stepScanChunk, each: time.Second}
+	w := open(t, e, l, Options{Timeout: timeout})
+	if _, err = create(w, "more"); !errors.Is(err, client.ErrFull) || e.late == 0 || e.late > timeout/2 {
+		t.Errorf("got %v behind %v, want that the pool is full within %v", err, e.late, timeout/2)
+	}
+	must(t, w.Close())
+}
+
+// slow is an endpoint whose clock goes on by a part of a second with each batch of a step.
+type slow struct {
+	rdma.Endpoint
+	step rdma.Step
+	each time.Duration
+	late time.Duration // what it has gone on by
+}
+
+func (e *slow) Now() time.Duration { return e.Endpoint.Now() + e.late }
+
+func (e *slow) Post(b *rdma.Batch) error {
+	if b.Step() == e.step {
+		e.late += e.each
+	}
+	return e.Endpoint.Post(b)
+}
+
+// TestOneWalk: a worker that looks everywhere in vain walks over the chunks of others once a look,
+// and once more for empty ones of other sizes.
+func TestOneWalk(t *testing.T) {
+	f, l := pool(t, Shape{Objects: 16 * ChunkObjects, Nodes: 1, Memory: 512 << 10, Sizes: []int{500}, Chunk: 8192})
+	founder := worker(t, f, l, Options{})
+	_, err := fill(founder, 500)
+	must(t, err)
+	must(t, founder.Close())
+	ep, err := f.Open("slow")
+	must(t, err)
+	e := &slow{Endpoint: ep, step: stepReadTable, each: 1}
+	w := open(t, e, l, Options{})
+	e.late = 0
+	_, err = create(w, "more")
+	if wantError(t, err, client.ErrFull); e.late != 2*mostLooks {
+		t.Errorf("got %d reads of tables, want %d", e.late, 2*mostLooks)
+	}
+	must(t, w.Close())
+}

@@ -82,6 +82,9 @@ func (e *entries[R, T]) split(r *rehash) (done bool, err error) {
 		if err != nil || int(le.Uint64(data)) != from.depth {
 			return err
 		}
+		if err := r.take(); err != nil {
+			return err
+		}
 		// The memory that is written here is named by no entry yet, so a copy
 		// that is given up does no harm.
 		if err := r.copy(); err != nil {

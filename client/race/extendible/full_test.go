@@ -20,7 +20,7 @@ func fill(t *testing.T, s *Store, from int) int {
 	t.Helper()
 	for i := from; ; i++ {
 		err := s.Insert(key(i), key(i))
-		if errors.Is(err, client.ErrFull) {
+		if errors.Is(err, client.ErrFull) && !errors.Is(err, client.ErrUncertain) {
 			return i
 		}
 		if err != nil {
@@ -308,5 +308,95 @@ func TestUnswept(t *testing.T) {
 		}
 		must(t, errors.Join(s.Close(), other.Close()))
 		sound(t, f, uint64(n))
+	}
+}
+
+// TestLostRehash: a client that finds that another one has split a subtable takes no memory for it,
+// so that INSERTs find a slot until the subtables have used all of it.
+func TestLostRehash(t *testing.T) {
+	for _, format := range Formats {
+		f := memPool(t, 2, format, Params{Groups: 2, PairBytes: 64, Depth: 8, Clients: 8, Timeout: 20 * time.Second})
+		s, loser := storeOn(t, f), storeOn(t, f)
+		must(t, s.Insert(key(0), nil))
+		_, err := loser.Get(key(0))
+		must(t, err)
+		must(t, s.split())
+		must(t, loser.split())
+		if loser.stats.Splits > 0 || len(loser.memory.spare) > 0 {
+			t.Errorf("%s: a client that came too late has split %d subtables, and has memory for %d", format,
+				loser.stats.Splits, len(loser.memory.spare))
+		}
+		must(t, errors.Join(s.Close(), loser.Close()))
+		sound(t, f, 1)
+	}
+}
+
+// TestFullInTime: a walk over the chunks of a full pool takes longer than an operation may. The
+// INSERT says in time that the pool is full.
+func TestFullInTime(t *testing.T) {
+	const timeout = 20 * time.Second
+	f := memPool(t, 2, RTX, Params{Groups: 16, PairBytes: 64, Depth: 12, Clients: 8, Chunks: 20, Timeout: timeout})
+	founder := storeOn(t, f)
+	n := fill(t, founder, 0)
+	must(t, founder.Close())
+	ep, err := f.Open("slow")
+	must(t, err)
+	e := &slow{Endpoint: ep, step: stepScanHeaders, each: time.Second}
+	s, err := Open(e, Options{Timeout: timeout})
+	must(t, err)
+	if err := s.Insert(key(n), nil); !errors.Is(err, client.ErrFull) || e.late == 0 || e.late > timeout/2 {
+		t.Errorf("behind %v it ends in %v", e.late, err)
+	}
+	must(t, s.Close())
+}
+
+// slow is an endpoint whose clock goes on by a part of a second with each batch of a step.
+type slow struct {
+	rdma.Endpoint
+	step rdma.Step
+	each time.Duration
+	late time.Duration // what it has gone on by
+}
+
+func (e *slow) Now() time.Duration { return e.Endpoint.Now() + e.late }
+
+func (e *slow) Post(b *rdma.Batch) error {
+	if b.Step() == e.step {
+		e.late += e.each
+	}
+	return e.Endpoint.Post(b)
+}
+
+// TestNoMemoryUnderLock: a client finds no memory for a subtable when it has the lock. It releases
+// the lock, and asks no node again. Memory that is given back later makes a subtable.
+func TestNoMemoryUnderLock(t *testing.T) {
+	for _, format := range Formats {
+		f := memPool(t, 2, format, Params{Groups: 2, PairBytes: 1000, Depth: 8, Clients: 8, Timeout: time.Second})
+		hoarder, s, other := storeOn(t, f), storeOn(t, f), storeOn(t, f)
+		must(t, s.Insert(key(1), nil))
+		hoarder.trips.Begin()
+		err := error(nil)
+		for err == nil {
+			_, err = hoarder.memory.takeSubtable(0)
+		}
+		wantFull := func(err error) {
+			t.Helper()
+			if !errors.Is(err, client.ErrFull) || errors.Is(err, client.ErrUncertain) {
+				t.Fatalf("%s: it ends in %v", format, err)
+			}
+		}
+		wantFull(err)
+		if must(t, s.split()); !s.memory.bare() || s.stats.Splits > 0 {
+			t.Errorf("%s: it has split %d subtables, and goes on asking for memory", format, s.stats.Splits)
+		}
+		wantFull(s.split())
+		must(t, hoarder.Close())
+		must(t, other.split()) // which learns that nothing is left that was never used
+		must(t, other.split())
+		if other.stats.Splits != 1 {
+			t.Errorf("%s: it has split %d subtables with memory that was given back", format, other.stats.Splits)
+		}
+		must(t, errors.Join(s.Close(), other.Close()))
+		sound(t, f, 1)
 	}
 }

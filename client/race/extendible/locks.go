@@ -1,6 +1,7 @@
 package extendible
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -55,7 +56,7 @@ func (e entryWord) free() entryWord { return e & versionMask }
 // locks is a directory with entries that clients lock. A rehash:
 //
 //	1  CAS the subtable's entry -> locked by me
-//	2  WRITE empty buckets to the new memory
+//	2  take memory, and WRITE empty buckets to it
 //	3  CAS the new entry: none -> locked by me, with the place of that memory
 //	4  for each pair that moves: CAS the new slot: empty -> pair;
 //	   CAS the old one: pair -> empty
@@ -63,6 +64,7 @@ func (e entryWord) free() entryWord { return e & versionMask }
 //	6  CAS the new entry -> free
 //
 // Step 3 relies on 2: no bucket of the new memory is CASed before it is WRITTEN.
+// If there is no memory for 2, the client CASes the entry free again.
 // A lock has no lease: a client that meets it waits. Only the master ends what a
 // dead client has begun. Before 3 it takes the lock away; behind 3 it goes on
 // from 4, where each CAS may be done again.
@@ -155,6 +157,15 @@ func (k *locks) split(r *rehash) (done bool, err error) {
 		return false, k.await(r.from.suffix)
 	}
 	k.unfinished = true
+	if err := r.take(); err != nil {
+		// Nothing is to be moved, so the lock is of no use.
+		if errors.Is(err, client.ErrFull) {
+			_, freed := k.change(r.from.suffix, old.by(s.id), old)
+			k.unfinished = freed != nil
+			err = errors.Join(err, freed)
+		}
+		return false, err
+	}
 	// The memory is the client's alone until step 3.
 	if err := r.writeEmpty(); err != nil {
 		return false, err

@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/chunks"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -98,11 +99,15 @@ type memory struct {
 	// full is when the worker has looked everywhere for a block, in vain; 0:
 	// never.
 	full time.Duration
-	// dense is the same for a subtable's memory.
+	// dense is the same for memory for a subtable that was given back.
 	dense time.Duration
+	// barren says by node that no memory for a subtable is left that was never used.
+	barren []bool
 	// spare is memory for subtables that the worker has, and that no entry names.
 	spare []uint64
 	stats memoryStats
+	// search is the time to look at chunks of others for a block.
+	search kit.Budget
 	// left, some, looked, found and looks are of the call or scan that runs, kept for the
 	// next one.
 	left   []chunks.Chunk
@@ -160,7 +165,8 @@ func (m *memory) open() {
 	*m = memory{
 		session: m.session, directory: m.directory, forgets: m.forgets, held: map[rdma.Addr]*chunk{},
 		looks: map[subtable]*rdma.Op{}, empty: make([]bool, m.nodes), turn: int(m.id),
-		stats: m.stats,
+		barren: make([]bool, m.nodes),
+		stats:  m.stats,
 		table: chunks.Client{
 			Endpoint: m.ep, ID: m.id, Do: m.trips.Do, Drop: m.trips.Drop,
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
@@ -181,6 +187,7 @@ func (m *memory) take() (block, error) {
 	if b, ok := m.pop(); ok {
 		return b, nil
 	}
+	m.search = m.trips.Part(searchShare)
 	for r := m.pace; ; {
 		if err := m.refill(); err != nil {
 			return block{}, err
@@ -194,7 +201,7 @@ func (m *memory) take() (block, error) {
 			}
 			m.ep.Sleep(max(m.aged[m.first].ready-m.ep.Now(), m.quarantine/mostNaps+1))
 		}
-		if r.Tries == mostRefills || !r.Again() {
+		if r.Tries == mostRefills || m.search.Over() || !r.Again() {
 			return block{}, fmt.Errorf("no block of %d bytes is free: %w", m.blockBytes, client.ErrFull)
 		}
 		m.ep.Sleep(m.quarantine)
@@ -209,6 +216,9 @@ const (
 	// each time: other clients may have had for a moment what is free, while they
 	// looked.
 	mostRefills = 4
+	// searchShare: a worker looks for a block during this part of an operation's
+	// time, one of so many. A full pool is to say so before the time is over.
+	searchShare = 4
 )
 
 // forget empties the worker's lists, for tests of scans.
@@ -482,11 +492,11 @@ func (m *memory) claimHints() (found int, err error) {
 }
 
 // claimOn takes chunks of a node that were given back, until some have free
-// blocks.
+// blocks, or the time to look is over.
 func (m *memory) claimOn(n int) (found int, err error) {
 	err = m.table.Left(&m.pairs, n, m.batch, nil, func(some []chunks.Chunk) (bool, error) {
 		found, err = m.claimLeft(some)
-		return found > 0, err
+		return found > 0 || m.search.Over(), err
 	})
 	return found, err
 }
@@ -506,69 +516,6 @@ func (m *memory) claimLeft(some []chunks.Chunk) (found int, err error) {
 		return found, err
 	}
 	return found, m.giveBack(had)
-}
-
-// takeSubtable takes memory for a subtable, on the home node if there is some, or
-// else on another: what an earlier rehash had taken in vain, what was never used,
-// or what a client had taken and not used. The error wraps client.ErrFull.
-func (m *memory) takeSubtable(home int) (uint64, error) {
-	if n := len(m.spare); n > 0 {
-		// An earlier rehash has taken it, and another client was faster.
-		place := m.spare[n-1]
-		m.spare = m.spare[:n-1]
-		return place, nil
-	}
-	for k := range m.nodes {
-		if m.lately(m.dense) {
-			break
-		}
-		n := (home + k) % m.nodes
-		got, ok, err := m.table.Fresh(&m.subtables, n, classSubtable, int(m.subtables.Count), 0, m.trips.Left())
-		if err != nil {
-			return 0, err
-		}
-		if ok {
-			return m.place(n, got.Index), nil
-		}
-	}
-	for n := range m.nodes {
-		if m.lately(m.dense) {
-			break
-		}
-		place, err := m.claimSubtable(n)
-		if err != nil || place != 0 {
-			return place, err
-		}
-	}
-	if !m.lately(m.dense) {
-		m.dense = max(m.ep.Now(), 1)
-	}
-	return 0, fmt.Errorf("no memory for one more subtable of %d bytes: %w", m.subtables.Bytes, client.ErrFull)
-}
-
-// claimSubtable takes memory that a client had taken for a subtable which it has
-// not made; 0: there is none on that node. The memory may have been written, but
-// no slot of it was ever CASed.
-func (m *memory) claimSubtable(n int) (place uint64, err error) {
-	err = m.table.Left(&m.subtables, n, 1, nil, func(some []chunks.Chunk) (bool, error) {
-		got, err := m.table.Claim(&m.subtables, some)
-		if err != nil || len(got) == 0 {
-			return false, err
-		}
-		mine := m.place(n, got[0].Index)
-		// The client that had the memory may have made a subtable of it. Its
-		// header says which entry to ask.
-		named, err := m.directory.named(mine)
-		switch {
-		case err != nil:
-			return false, err
-		case named:
-			return false, m.table.Free(&m.subtables, got)
-		}
-		place = mine
-		return true, nil
-	})
-	return place, err
 }
 
 // settle notes what became of a block after its operation has failed. If the

@@ -56,18 +56,21 @@ func (s *Store) makeRoom(in subtable) error {
 	if in.depth == s.Depth {
 		return fmt.Errorf("a subtable of local depth %d, of %d at most: %w", in.depth, s.Depth, client.ErrFull)
 	}
-	// The new subtable is to be on the node of its entry, so that rehashes spread
-	// over the nodes.
-	place, err := s.memory.takeSubtable(int(in.child() % uint64(s.nodes)))
-	// There may still be slots to be swept.
-	if errors.Is(err, client.ErrFull) {
-		return s.sweepOnly(in, err)
-	}
-	if err != nil {
-		return err
+	r := rehash{s: s, from: in}
+	// A walk of what was given back is too long for a lock. All other memory is taken
+	// under the lock.
+	if s.memory.bare() {
+		var err error
+		r.to, err = s.memory.reclaimSubtable()
+		// There may still be slots to be swept.
+		if errors.Is(err, client.ErrFull) {
+			return s.sweepOnly(in, err)
+		}
+		if err != nil {
+			return err
+		}
 	}
 	// The memory is the client's until the rehash is decided.
-	r := rehash{s: s, from: in, to: place}
 	split, err := s.directory.shared.split(&r)
 	switch {
 	// An entry may name the memory, so it is not used again. The INSERT itself did
@@ -75,10 +78,13 @@ func (s *Store) makeRoom(in subtable) error {
 	// again, or is given up because of this error.
 	case errors.Is(err, client.ErrUncertain):
 		return fmt.Errorf("split a subtable: %w", err)
+	// Nothing is left that was never used: the next try takes what was given back.
+	case errors.Is(err, client.ErrFull) && r.to == 0:
+		return nil
 	// No entry names the memory, so the next rehash may use it.
-	case !split:
-		s.memory.spare = append(s.memory.spare, place)
-	default:
+	case !split && r.to != 0:
+		s.memory.spare = append(s.memory.spare, r.to)
+	case split:
 		s.stats.Splits++
 	}
 	if err != nil && !errors.Is(err, errStaleSlots) {
@@ -139,8 +145,8 @@ func (s *Store) passing() (sum uint64) {
 type rehash struct {
 	s    *Store
 	from subtable
-	// to is the place of the new subtable. The memory is the client's, and no
-	// entry names it before the rehash is decided.
+	// to is the place of the new subtable; 0: it has none yet. The memory is the
+	// client's, and no entry names it before the rehash is decided.
 	to uint64
 	// words are those of the subtable, as they were read.
 	words []byte
@@ -154,6 +160,20 @@ type rehash struct {
 	renew func() error
 	// renewed is when it was called last, or when the rehash began.
 	renewed time.Duration
+}
+
+// take takes memory for the new subtable, unless the rehash has it. The subtable is
+// locked, and was not split before: a client that loses the race for the lock takes
+// no memory that others need. A crash behind it leaves memory that no entry names,
+// as a crash in the copy does. The error wraps client.ErrFull.
+func (r *rehash) take() (err error) {
+	if r.to != 0 {
+		return nil
+	}
+	// The new subtable is to be on the node of its entry, so that rehashes spread
+	// over the nodes.
+	r.to, err = r.s.memory.takeSubtable(int(r.from.child() % uint64(r.s.nodes)))
+	return err
 }
 
 // copy makes the new subtable's memory hold what moves. The subtable is locked.

@@ -45,6 +45,9 @@ const (
 	// each of them was replaced before the client that wrote it had marked it as
 	// linked.
 	mostRetired = 16
+	// vainFor is for how long a client that has looked at all words of an arena of a
+	// memory node in vain does not look again.
+	vainFor = 10 * time.Millisecond
 	// markTries is how often it waits for that client to mark it.
 	markTries = 3
 	// mostChanges is more than the changes of a word of one generation while a
@@ -66,6 +69,9 @@ type pile struct {
 	free []own
 	// cursor is the index from which it looks for more.
 	cursor int
+	// vain is when it has looked at all words and got nothing; 0: never, or it has
+	// got something since.
+	vain time.Duration
 }
 
 // job is what is to be done to words in the background: take, then mark.
@@ -126,10 +132,15 @@ func (m *memory) take(a *arena, n int) (pointer, error) {
 	for i := range m.nodes {
 		p := m.pile(a, (n+i)%m.nodes)
 		// There is nothing that may be used now.
-		if len(p.free) == 0 || m.quarantineLeft(p) > 0 {
+		if (len(p.free) == 0 || m.quarantineLeft(p) > 0) && !m.lately(p.vain) {
 			if err := m.grab(a, (n+i)%m.nodes); err != nil {
 				return 0, err
 			}
+		}
+		// What the client itself has replaced or deleted may be all that there is.
+		// What fails is done again.
+		if len(p.free) == 0 && m.awaits(a) {
+			_ = m.work(true)
 		}
 		if len(p.free) == 0 {
 			continue
@@ -144,6 +155,18 @@ func (m *memory) take(a *arena, n int) (pointer, error) {
 		return o.p, nil
 	}
 	return 0, fmt.Errorf("no memory for objects of %d bytes: %w", a.bytes, client.ErrFull)
+}
+
+// awaits reports whether a job that is not done is to take an object of an arena.
+func (m *memory) awaits(a *arena) bool {
+	takes := func(j job) bool { return j.a == a && j.take != 0 }
+	return slices.ContainsFunc(m.todo, takes) || m.batch != nil && slices.ContainsFunc(m.inFlight, takes)
+}
+
+// lately reports whether a look at all words was in vain not long ago.
+func (m *memory) lately(vain time.Duration) bool {
+	now := m.ep.Now()
+	return vain != 0 && now >= vain && now-vain < vainFor
 }
 
 // quarantineLeft returns for how long the first object of a pile is still in quarantine;
@@ -172,10 +195,11 @@ func (m *memory) keepOwn(a *arena, p pointer, since time.Duration) {
 // words once at most. A crash behind the CASes leaves words in the client's name,
 // of objects that the tree does not name.
 func (m *memory) grab(a *arena, n int) error {
-	p, want := m.pile(a, n), grabBlocks
+	p, most := m.pile(a, n), grabBlocks
 	if a == &m.trees {
-		want = grabTrees
+		most = grabTrees
 	}
+	want := most
 	for looked := 0; looked < a.count && want > 0; {
 		// The words are read in runs from the cursor on, and around the table
 		// once.
@@ -205,6 +229,9 @@ func (m *memory) grab(a *arena, n int) error {
 			return err
 		}
 		want -= got
+	}
+	if p.vain = 0; want == most {
+		p.vain = max(m.ep.Now(), 1)
 	}
 	return nil
 }

@@ -69,6 +69,10 @@ var mutants = []teeth.Mutant{
 		At: "$ok && $k.$self == pointer($l.value($slot)) && $*key", Do: "ok", Test: "TestOthersBlock"},
 	{Rule: "a block that a job takes is not grabbed, too", In: "memory.grab",
 		At: "$w.client() == 0 && !$m.takes($a, $q)", Do: "w.client() == 0", Test: "TestFreedForIt"},
+	{Rule: "an INSERT into a full pool waits for the blocks that its client gives up", In: "memory.take",
+		At: "len($p.free) == 0 && $m.awaits($a)", Do: "false", Test: "TestFullPool"},
+	{Rule: "a client that has looked everywhere in vain does not look again at once", In: "memory.take",
+		At: "!$m.lately($p.vain)", Do: "true", Test: "TestFullPool"},
 	// What failures leave.
 	{Rule: "an INSERT that took effect is not run again", In: "Store.write",
 		At: "$err != nil && !$s.unresolved.open && !errors.Is($err, client.ErrUncertain) && $s.rejoin($err)",
