@@ -37,17 +37,12 @@ var errStaleSlots = errors.New("slots are to be swept")
 //
 // Slots may have what operations leave for a moment, such as proposals of other
 // INSERTs of the same key, to which a split gives no more room. makeRoom waits
-// for that, until none of it changes for a lease: the clients may be dead. Then
+// for that, until all of it has been there for a lease: the clients are dead. Then
 // it empties slots of keys that have left: the client that has split the subtable
 // sweeps it for about as long as the split took. Only then it splits the
 // subtable. The error wraps client.ErrFull when that is not possible.
 func (s *Store) makeRoom(in subtable) error {
-	o := &s.op
-	// Something has changed since the last try: the wait begins anew.
-	if words := s.passing(); words != o.passed || o.full == 0 {
-		o.passed, o.full = words, max(s.ep.Now(), 1)
-	}
-	if o.passed != 0 && s.ep.Now()-o.full < s.Lease {
+	if s.passing() {
 		return nil
 	}
 	if swept, err := s.sweepBuckets(in); err != nil || swept {
@@ -127,17 +122,15 @@ func (s *Store) sweepBuckets(in subtable) (bool, error) {
 	return len(r.stale) > 0, nil
 }
 
-// passing sums up the words that their clients are to take away; 0: there are
-// none. No two words are alike, so a change of any of them changes the sum, as a
-// rule. It begins their leases.
-func (s *Store) passing() (sum uint64) {
+// passing reports whether a slot has a word that its client is to take away, and
+// that has not been there for a lease. It begins the leases.
+func (s *Store) passing() (some bool) {
 	for i, w := range s.op.slots {
-		if !w.Empty() && word(w).kind() != live {
-			s.lapsed(i, word(w))
-			sum += uint64(w)
+		if !w.Empty() && word(w).kind() != live && !s.lapsed(i, word(w)) {
+			some = true
 		}
 	}
-	return sum
+	return some
 }
 
 // rehash copies the slots of the keys that move from a subtable to a new one,

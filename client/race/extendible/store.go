@@ -304,11 +304,6 @@ type operation struct {
 	// suspects are words that have met no pair of theirs.
 	suspects []suspect
 	*looks
-	// full is when it first met no empty slot, with the words that pass summed up
-	// in passed; 0: never.
-	full time.Duration
-	// passed sums up words that were about to leave the slots then: see passing.
-	passed uint64
 }
 
 // looks are what the operation has read of its key's slots. They are large, so

@@ -47,7 +47,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "leases of proposals begin together", In: "Store.compete",
 		At: "$f = behindRival", Do: "return behindRival, nil", Test: "TestDeadProposals"},
 	{Rule: "the lease of a proposal begins while no slot is empty", In: "Store.passing",
-		At: "$s.lapsed($i, word($w))", Do: "_ = i", Test: "TestDeadProposals"},
+		At: "$s.lapsed($i, word($w))", Do: "(i < 0)", Test: "TestDeadProposals"},
 	{Rule: "an INSERT ends other proposals before its own is live", In: "Store.compete",
 		At: "$err != nil || !$ok", Do: "err != nil || !ok && w.slot < 0"},
 	// Rehashes.
