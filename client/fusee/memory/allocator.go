@@ -95,7 +95,9 @@ func (a *Allocator) Take(class, toDelete int, deletes bool) (layout.Object, erro
 	// shed comes before an object is taken: an adopter of the object's block reads how often the
 	// object was used, and must not read that before the object is written.
 	if a.writes++; a.writes%shedEvery == 0 {
+		began := a.s.Now()
 		a.shed(class)
+		a.s.Exempt(began)
 	}
 	class, err := a.classFor(class, deletes)
 	if err != nil {

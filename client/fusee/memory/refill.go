@@ -28,7 +28,10 @@ func (a *Allocator) classFor(class int, deletes bool) (int, error) {
 	}
 	// What it adopts below it needs: so this is not in the loop.
 	if a.full && !deletes {
-		if err := a.lend(class); err != nil {
+		began := a.s.Now()
+		err := a.lend(class)
+		a.s.Exempt(began)
+		if err != nil {
 			return class, err
 		}
 	}
@@ -64,11 +67,7 @@ func (a *Allocator) classFor(class int, deletes bool) (int, error) {
 		waited = true
 		began := a.s.Now()
 		ok, e := a.await(class, reserve)
-		a.s.Clock = a.s.Now()
-		// The wait does not count as the operation's time.
-		if a.s.Until() != session.Never {
-			a.s.Deadline += a.s.Clock - began
-		}
+		a.s.Exempt(began) // the wait does not count as the operation's time
 		// Meanwhile a larger object may have come back, of which await knows nothing.
 		if from, idle := a.Holdings.borrow(class, reserve); idle && e == nil {
 			return from, nil
