@@ -57,9 +57,7 @@ type Allocator struct {
 	// full: no region had a block at the last allocation, or a region had none at the last look.
 	full bool
 	// fair is how many blocks of other classes than its operation's the client may hold then.
-	// alone: no other client had a block in the region of the last look.
-	fair  int
-	alone bool
+	fair int
 	// known: blocks of nodes that the backups have recorded; only with node-centric allocation.
 	known map[node.Block]bool
 	// Blocks that this client is leaving, each slab of one class. No operation takes objects of

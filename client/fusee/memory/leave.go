@@ -140,8 +140,8 @@ func (a *Allocator) lookAround() error {
 		}
 	}
 	a.tight, a.full = free*4 < a.s.Space.Blocks(), free == 0
-	a.fair, a.alone = len(a.s.LiveRegions)*a.s.Space.Blocks(), len(others) == 0
-	if !a.alone {
+	a.fair = len(a.s.LiveRegions) * a.s.Space.Blocks()
+	if len(others) > 0 {
 		a.fair /= fairShare * len(others)
 	}
 	return nil

@@ -273,10 +273,8 @@ func (a *Allocator) awaitRest(class, reserve int) bool {
 // gives up after a small part of an operation's time. It returns true when the class has more
 // free objects than the reserve.
 func (a *Allocator) awaitOthers(class, reserve int) (bool, error) {
-	others, err := a.Tables.entries(1, func(e node.Entry) bool {
-		return e.Class() == class && e.Owner() != 0 && e.Owner() != node.Left && e.Owner() != a.s.ID
-	})
-	if err != nil || len(others) == 0 {
+	others, err := a.Tables.others(func(e node.Entry) bool { return e.Class() == class })
+	if err != nil || !others {
 		return false, err
 	}
 	start := a.s.Now()

@@ -159,25 +159,35 @@ func (a *Allocator) takeEmpty(all bool) error {
 	if err != nil {
 		return err
 	}
+	// Hints may say too much: Vacate goes by the marks that inherit reads.
+	left = slices.DeleteFunc(left, func(b *Block) bool { return bits[b] < a.s.Classes.Objects[b.Class] })
 	// Blocks rest together: a client that has no others beside it waits once for all of them.
-	taken, most := 0, mostTaken
-	if a.alone {
-		most = mostEmptied
+	most := mostTaken
+	if len(left) > most {
+		others, err := a.Tables.others(func(node.Entry) bool { return true })
+		if err != nil {
+			return err
+		}
+		if !others {
+			most = mostEmptied
+		}
 	}
 	for _, b := range left {
-		// Hints may say too much: vacate goes by the marks that inherit reads.
-		if bits[b] < a.s.Classes.Objects[b.Class] || taken == most {
-			continue
+		if most == 0 {
+			break
 		}
 		mine, err := a.takeOver(b, b.Class)
-		if mine && err == nil {
+		if err == nil && !mine {
+			continue // another client was faster
+		}
+		if err == nil {
 			err = a.inherit(b)
 		}
 		if err != nil {
 			a.Untidy = true
 			return err
 		}
-		taken++
+		most--
 	}
 	return a.Vacate(all)
 }
