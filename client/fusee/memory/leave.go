@@ -140,10 +140,7 @@ func (a *Allocator) lookAround() error {
 		}
 	}
 	a.tight, a.full = free*4 < a.s.Space.Blocks(), free == 0
-	a.fair = len(a.s.LiveRegions) * a.s.Space.Blocks()
-	if len(others) > 0 {
-		a.fair /= fairShare * len(others)
-	}
+	a.fair = len(a.s.LiveRegions) * a.s.Space.Blocks() / (fairShare * max(1, len(others)))
 	return nil
 }
 
