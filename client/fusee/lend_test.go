@@ -70,9 +70,9 @@ func TestLent(t *testing.T) {
 	checkClean(t, f)
 }
 
-// TestSeldomWriterLeavesRoom: a client that was alone has filled a pool with small pairs, has deleted
-// them, and writes once in a while: a pair of their class, or of another one. Another client finds
-// room for large pairs after some timeouts.
+// TestSeldomWriterLeavesRoom: a client that was alone has filled a pool with small pairs and
+// deleted them. It writes once in a while: a pair of their class, or of another one. Another client
+// finds room for large pairs after some timeouts.
 func TestSeldomWriterLeavesRoom(t *testing.T) {
 	for _, size := range []int{0, 300} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
@@ -104,9 +104,9 @@ func TestSeldomWriterLeavesRoom(t *testing.T) {
 	}
 }
 
-// TestAloneClientLends: a client that was alone has filled a pool with pairs of two sizes, has deleted
-// most of each, and writes pairs of one size once in a while. Another client finds room for pairs of
-// the other size, in blocks of which none is empty.
+// TestAloneClientLends: a client that was alone has filled a pool with pairs of two sizes and
+// deleted most of each. It writes pairs of one size once in a while. Another client finds room for
+// pairs of the other size, in blocks of which none is empty.
 func TestAloneClientLends(t *testing.T) {
 	const blocks = 60
 	p := cramped(blocks)

@@ -213,8 +213,8 @@ func convertInNewView(t *testing.T, own bool, at int) (batches int) {
 	return u.seen
 }
 
-// TestHintOnceInNewView: a client has freed an object, and its view changes before it looks how that
-// ended. It does not add the hint once more: that would carry into the neighbor's bit.
+// TestHintOnceInNewView: a client has freed an object, and its view changes before it looks how
+// that ended. It does not add the hint once more: that would carry into the neighbor's bit.
 func TestHintOnceInNewView(t *testing.T) {
 	f := simPool(t, 3, small(3, 2, 2))
 	c := worker2(t, f)
@@ -238,7 +238,8 @@ func TestHintOnceInNewView(t *testing.T) {
 			}
 		}
 		if !added || b.mem.Reclaim.Flying == 0 {
-			t.Errorf("a hint was added: %v, with %d batches in flight: this test shows nothing", added, b.mem.Reclaim.Flying)
+			t.Errorf("a hint was added: %v, %d batches are in flight: this test shows nothing", added,
+				b.mem.Reclaim.Flying)
 		}
 		ep.Sleep(time.Millisecond)
 		_, err = b.Get(key(3)) // it joins the new view

@@ -88,8 +88,8 @@ func (a *Allocator) ground() error {
 			}
 			at := 0
 			for _, f := range k.frees {
-				// The last step has added the hint, which would carry if it were added again. Otherwise
-				// some of the marks may have landed: retry begins with reading the heads.
+				// The last step has added the hint: a second one would carry. Before that some of
+				// the marks may have landed: retry begins with reading the heads.
 				next, err := k.resultOf(f, at)
 				if k.step > 0 || err != nil {
 					a.Reclaim.stuck = append(a.Reclaim.stuck, f)
