@@ -135,6 +135,56 @@ func TestAloneClientLends(t *testing.T) {
 	checkClean(t, f)
 }
 
+// TestRoomComesWhileBlocksRest: a client in a full pool waits for its empty blocks to become
+// vacant. Meanwhile another one leaves blocks of the class that it needs: it waits no longer.
+func TestRoomComesWhileBlocksRest(t *testing.T) {
+	p := cramped(16)
+	f := simPool(t, 1, p)
+	half, full, waits := false, false, false
+	until := func(ep rdma.Endpoint, so *bool) {
+		for !*so {
+			ep.Sleep(100 * time.Microsecond)
+		}
+	}
+	f.Go("waits", func(ep rdma.Endpoint) {
+		y, err := Open(ep, Options{})
+		must(t, err)
+		n, class := 0, classOf(y, key(0), make([]byte, 300))
+		for ; n < 7*y.s.Classes.Objects[class]; n++ {
+			must(t, y.Insert(key(n), make([]byte, 300)))
+		}
+		half = true
+		until(ep, &full)
+		for i := range n {
+			must(t, y.Delete(key(i)))
+		}
+		waits = true
+		began := ep.Now()
+		must(t, y.Insert(k, make([]byte, 1000)))
+		if took := ep.Now() - began; took < p.Timeout/20 || took > p.Timeout/2 {
+			t.Errorf("got room after %v, want it after %v at least, and %v at most", took, p.Timeout/20, p.Timeout/2)
+		}
+		must(t, y.Close())
+	})
+	f.Go("leaves", func(ep rdma.Endpoint) {
+		x, err := Open(ep, Options{})
+		must(t, err)
+		until(ep, &half)
+		n := 0
+		for ; x.Insert(fmt.Appendf(nil, "x %d", n), make([]byte, 1000)) == nil; n++ {
+		}
+		full = true
+		until(ep, &waits)
+		ep.Sleep(p.Timeout / 10)
+		for i := range n {
+			must(t, x.Delete(fmt.Appendf(nil, "x %d", i)))
+		}
+		must(t, x.Close())
+	})
+	must(t, f.Run())
+	checkClean(t, f)
+}
+
 // TestLentAfterBlip: a node does not answer a client for a moment when the client lends blocks in a
 // full pool. They are lent all the same, and another client finds room in them. step is where: the
 // entries of the blocks are known to be as they were, or not.

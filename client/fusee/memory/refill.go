@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -139,8 +140,18 @@ func (a *Allocator) await(class, reserve int) (bool, error) {
 			return true, nil
 		}
 	}
-	if ok, err := a.awaitOthers(class, reserve); ok || err != nil {
-		return ok, err
+	// A small part of the operation's time, and none when no other client has blocks of the class.
+	others, err := a.Tables.others(func(e node.Entry) bool { return e.Class() == class })
+	if err != nil {
+		return false, err
+	}
+	if others {
+		start := a.s.Now()
+		r := kit.Retry{Env: a.s.Endpoint, Pause: session.ALittleBit,
+			Over: func() bool { return a.s.Now()-start >= a.s.OpTimeout/othersShare }}
+		if ok, err := a.watch(class, reserve, r, false); ok || err != nil {
+			return ok, err
+		}
 	}
 	return a.awaitVacant(class, reserve)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 )
 
@@ -213,9 +214,9 @@ func (a *Allocator) gather() error {
 	return nil
 }
 
-// awaitVacant waits until an emptied block is vacant, and carves it. It returns false when there
-// is none. Another client may carve the block first. So an operation that has to leave a free
-// object to DELETEs does not empty the last block that has one.
+// awaitVacant waits until an emptied block is vacant, and carves it, or until others have made room
+// before that. It returns false when there is none. Another client may carve the block first. So an
+// operation that has to leave a free object to DELETEs does not empty the last block that has one.
 func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
 	if err := a.gather(); err != nil {
 		return false, err
@@ -230,8 +231,10 @@ func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
 	if len(a.Emptied) == 0 {
 		return a.carveVacant(class)
 	}
-	if wait := a.Emptied[0].restsUntil - a.s.Now(); wait > 0 {
-		a.s.Sleep(wait)
+	// Meanwhile others may make room.
+	r := a.s.RetryUntil(kit.WhileBusy, a.Emptied[0].restsUntil)
+	if ok, err := a.watch(class, reserve, r, true); ok || err != nil {
+		return ok, err
 	}
 	if err := a.Clear(); err != nil {
 		return false, err
