@@ -75,6 +75,7 @@ type Options struct {
 	// Timeout bounds an operation and each wait for a node. Default, and at most, what the pool
 	// was made for. An operation looks at its deadline between waits, so it may end one wait
 	// later. One that gives a block another size class sleeps for one timeout of the pool's more.
+	// What one does to leave blocks to others does not count.
 	// An INSERT that waits for the index to grow has as much time again whenever that has grown,
 	// and 16 timeouts at most.
 	Timeout time.Duration

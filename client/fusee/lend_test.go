@@ -70,6 +70,121 @@ func TestLent(t *testing.T) {
 	checkClean(t, f)
 }
 
+// TestSeldomWriterLeavesRoom: a client that was alone has filled a pool with small pairs and
+// deleted them. It writes once in a while: a pair of their class, or of another one. Another client
+// finds room for large pairs after some timeouts.
+func TestSeldomWriterLeavesRoom(t *testing.T) {
+	for _, size := range []int{0, 300} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			const blocks, timeouts = 60, 10
+			p := cramped(blocks)
+			f := simPool(t, 1, p)
+			x, y := worker2(t, f), worker2(t, f)
+			n := 0
+			for ; x.Insert(key(n), nil) == nil; n++ {
+			}
+			for i := range n {
+				must(t, x.Delete(key(i)))
+			}
+			x.s.Sleep(2 * x.mem.Reclaim.Rest)
+			for i := range timeouts {
+				must(t, x.Insert(fmt.Appendf(nil, "x %d", i), make([]byte, size)))
+				x.s.Sleep(p.Timeout + time.Microsecond)
+			}
+			large := 0
+			for ; y.Insert(fmt.Appendf(nil, "y %d", large), make([]byte, 1000)) == nil; large++ {
+			}
+			if want := blocks / 2 * y.s.Classes.Objects[classOf(y, k, make([]byte, 1000))]; large < want {
+				t.Errorf("got %d pairs into a pool that is nearly empty, want %d at least", large, want)
+			}
+			must(t, x.Close())
+			must(t, y.Close())
+			checkClean(t, f)
+		})
+	}
+}
+
+// TestAloneClientLends: a client that was alone has filled a pool with pairs of two sizes and
+// deleted most of each. It writes pairs of one size once in a while. Another client finds room for
+// pairs of the other size, in blocks of which none is empty.
+func TestAloneClientLends(t *testing.T) {
+	const blocks = 60
+	p := cramped(blocks)
+	f := simPool(t, 1, p)
+	x, y := worker2(t, f), worker2(t, f)
+	n := 0
+	for ; x.Insert(key(n), make([]byte, 100+n%2*200)) == nil; n++ {
+	}
+	for i := range n {
+		if i%8 > 1 {
+			must(t, x.Delete(key(i)))
+		}
+	}
+	for i := range 5 {
+		x.s.Sleep(p.Timeout + time.Microsecond)
+		must(t, x.Insert(fmt.Appendf(nil, "x %d", i), make([]byte, 300)))
+	}
+	found := 0
+	for ; y.Insert(fmt.Appendf(nil, "y %d", found), make([]byte, 100)) == nil; found++ {
+	}
+	if want := n / 2; found < want { // some of them in the objects of the larger ones
+		t.Errorf("got %d pairs into the room of %d that were deleted, want %d at least", found, n*3/4, want)
+	}
+	must(t, x.Close())
+	must(t, y.Close())
+	checkClean(t, f)
+}
+
+// TestRoomComesWhileBlocksRest: a client in a full pool waits for its empty blocks to become
+// vacant. Meanwhile another one leaves blocks of the class that it needs: it waits no longer.
+func TestRoomComesWhileBlocksRest(t *testing.T) {
+	p := cramped(16)
+	f := simPool(t, 1, p)
+	half, full, waits := false, false, false
+	until := func(ep rdma.Endpoint, so *bool) {
+		for !*so {
+			ep.Sleep(100 * time.Microsecond)
+		}
+	}
+	f.Go("waits", func(ep rdma.Endpoint) {
+		y, err := Open(ep, Options{})
+		must(t, err)
+		n, class := 0, classOf(y, key(0), make([]byte, 300))
+		for ; n < 7*y.s.Classes.Objects[class]; n++ {
+			must(t, y.Insert(key(n), make([]byte, 300)))
+		}
+		half = true
+		until(ep, &full)
+		for i := range n {
+			must(t, y.Delete(key(i)))
+		}
+		waits = true
+		began := ep.Now()
+		must(t, y.Insert(k, make([]byte, 1000)))
+		if took := ep.Now() - began; took < p.Timeout/20 || took > p.Timeout/2 {
+			t.Errorf("got room after %v, want it after %v at least, and %v at most", took, p.Timeout/20, p.Timeout/2)
+		}
+		must(t, y.Close())
+	})
+	f.Go("leaves", func(ep rdma.Endpoint) {
+		x, err := Open(ep, Options{})
+		must(t, err)
+		until(ep, &half)
+		n := 0
+		for ; x.Insert(fmt.Appendf(nil, "x %d", n), make([]byte, 1000)) == nil; n++ {
+		}
+		full = true
+		until(ep, &waits)
+		ep.Sleep(p.Timeout / 10)
+		for i := range n {
+			must(t, x.Delete(fmt.Appendf(nil, "x %d", i)))
+		}
+		must(t, x.Close())
+	})
+	must(t, f.Run())
+	checkClean(t, f)
+}
+
 // TestLentAfterBlip: a node does not answer a client for a moment when the client lends blocks in a
 // full pool. They are lent all the same, and another client finds room in them. step is where: the
 // entries of the blocks are known to be as they were, or not.

@@ -11,6 +11,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -210,6 +211,65 @@ func convertInNewView(t *testing.T, own bool, at int) (batches int) {
 	must(t, ep.Close())
 	wantUnharmed(t, f, at)
 	return u.seen
+}
+
+// TestHintOnceInNewView: a client has freed an object, and its view changes before it looks how
+// that ended. It does not add the hint once more: that would carry into the neighbor's bit.
+func TestHintOnceInNewView(t *testing.T) {
+	f := simPool(t, 3, small(3, 2, 2))
+	c := worker2(t, f)
+	must(t, c.Insert(k, nil))
+	must(t, c.Insert(key(2), nil)) // the neighbor
+	class := classOf(c, k, nil)
+	p, _ := c.mem.Holdings.PlaceOf(c.cache.Find(race.Hash(k)).word.Unit(), class)
+	added := false
+	f.Go("other", func(ep rdma.Endpoint) {
+		b, err := Open(&onStep{ep, func(b *rdma.Batch) error {
+			added = added || b.Step() == session.StepMarkFree && b.Op(b.Len()-1).Verb == rdma.FetchAdd
+			return nil
+		}}, Options{})
+		must(t, err)
+		must(t, b.Insert(key(3), nil))
+		must(t, b.Update(k, nil))
+		for range 10 {
+			if !added {
+				ep.Sleep(2 * b.mem.Reclaim.Rest)
+				must(t, b.Update(key(3), nil))
+			}
+		}
+		if !added || b.mem.Reclaim.Flying == 0 {
+			t.Errorf("a hint was added: %v, %d batches are in flight: this test shows nothing", added,
+				b.mem.Reclaim.Flying)
+		}
+		ep.Sleep(time.Millisecond)
+		_, err = b.Get(key(3)) // it joins the new view
+		must(t, err)
+		must(t, b.Update(key(3), nil))
+		must(t, b.Close())
+	})
+	f.Go("views", func(ep rdma.Endpoint) {
+		for !added {
+			ep.Sleep(100 * time.Microsecond)
+		}
+		ep.Sleep(100 * time.Microsecond)
+		busy := rdma.State{Epoch: f.View().Epoch + 1, Busy: true}
+		_, err := f.Advance(rdma.State{Epoch: busy.Epoch - 1}, busy)
+		must(t, errors.Join(err, f.Fence(busy.Epoch), mendNow(ep)))
+		_, err = f.Advance(busy, rdma.State{Epoch: busy.Epoch})
+		must(t, err)
+	})
+	must(t, f.Run())
+	bits, err := rdma.ReadWord(open2(t, f), "test", c.s.Space.Bitmap(p.Block.Block, 0), time.Second)
+	must(t, err)
+	if want := uint64(1) << p.Index; bits != want {
+		t.Errorf("got hints %b, want %b", bits, want)
+	}
+	must(t, steady(c, func() error { return c.mem.ReclaimAll(class) }))
+	if !p.Block.Idle(p.Index) {
+		t.Error("the object is lost to its owner")
+	}
+	must(t, c.Close())
+	checkClean(t, f)
 }
 
 // The primary of a block dies with its bitmap while others free its objects: their owner finds them

@@ -34,6 +34,7 @@ package memory
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/session"
@@ -50,16 +51,15 @@ type Allocator struct {
 	Reclaim  *Reclaim
 	// The scan in flight.
 	scan scan
-	// writes counts operations, for shed.
+	// writes counts operations, for shed, and shedAt is when the last of them ran it.
 	writes uint64
+	shedAt time.Duration
 	// tight: the region of the last allocation or look had few free blocks left.
 	tight bool
 	// full: no region had a block at the last allocation, or a region had none at the last look.
 	full bool
 	// fair is how many blocks of other classes than its operation's the client may hold then.
-	// alone: no other client had a block in the region of the last look.
-	fair  int
-	alone bool
+	fair int
 	// known: blocks of nodes that the backups have recorded; only with node-centric allocation.
 	known map[node.Block]bool
 	// Blocks that this client is leaving, each slab of one class. No operation takes objects of
@@ -94,8 +94,13 @@ func (a *Allocator) Take(class, toDelete int, deletes bool) (layout.Object, erro
 	}
 	// shed comes before an object is taken: an adopter of the object's block reads how often the
 	// object was used, and must not read that before the object is written.
-	if a.writes++; a.writes%shedEvery == 0 {
+	//
+	// A client that writes seldom clears what has rested all the same.
+	if a.writes++; a.writes%shedEvery == 0 || a.s.Clock-a.shedAt > a.s.Timeout {
+		began := a.s.Now()
 		a.shed(class)
+		a.s.Exempt(began)
+		a.shedAt = a.s.Clock
 	}
 	class, err := a.classFor(class, deletes)
 	if err != nil {

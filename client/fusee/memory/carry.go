@@ -127,12 +127,7 @@ func (r *Reclaim) advance(k *carrier) {
 	kept, at := k.frees[:0], 0
 	for _, f := range k.frees {
 		var err error
-		for range f.ops {
-			if op := k.batch.Op(at); op.Err != nil {
-				err = op.Err
-			}
-			at++
-		}
+		at, err = k.resultOf(f, at)
 		switch {
 		case err != nil:
 			r.stick(f, err)
@@ -152,6 +147,17 @@ func (r *Reclaim) advance(k *carrier) {
 	}
 	k.step--
 	r.post(k)
+}
+
+// resultOf returns how a free's verbs of the step ended, which begin at a number of the batch, and
+// where the next free's begin. The batch is complete.
+func (k *carrier) resultOf(f freed, at int) (next int, err error) {
+	for next = at; next < at+int(f.ops); next++ {
+		if op := k.batch.Op(next); op.Err != nil {
+			err = op.Err
+		}
+	}
+	return next, err
 }
 
 // learn reports whether a free has anything left to do, by the head of its object on the primary.

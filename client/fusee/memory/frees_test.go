@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -152,6 +153,75 @@ func TestKeptBlockHasItsObjects(t *testing.T) {
 	}
 }
 
+// TestShedLeavesSome: a client with very many free objects in a tight pool leaves blocks of them by
+// and by, and so many at a time that the operation that does it is not held up for all. The time
+// that this takes is not the operation's.
+func TestShedLeavesSome(t *testing.T) {
+	f := pool(t).(*sim.Sim)
+	f.Go("worker", func(ep rdma.Endpoint) {
+		s, err := session.Open(ep, 0)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		a := New(s)
+		for range 10 {
+			err = errors.Join(err, a.NewBlock(1))
+		}
+		for err == nil {
+			err = a.NewBlock(0)
+		}
+		if n := a.Holdings.Slabs[0].Idle(); n < 100_000 || !errors.Is(err, rdma.ErrFull) {
+			t.Errorf("got %d free objects, and then %v: this test shows nothing", n, err)
+		}
+		shedAll(t, a)
+		lendAll(t, a)
+	})
+	if err := f.Run(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// shedAll takes objects until a client holds no more free ones than its share.
+func shedAll(t *testing.T, a *Allocator) {
+	s, sheds := &a.Holdings.Slabs[0], 0
+	held := func() int { return len(s.Blocks) + len(a.Emptied) }
+	for had := 0; s.Idle() > a.share(0) && held() != had; sheds++ {
+		had = held()
+		began := a.s.Now()
+		a.writes, a.s.Clock, a.s.Deadline = shedEvery-1, began, began+a.s.OpTimeout
+		if _, err := a.Take(0, 0, false); err != nil {
+			t.Error(err)
+			return
+		}
+		if n := had - held(); n > syncBlocks {
+			t.Errorf("an operation left %d blocks, want %d at most", n, syncBlocks)
+		}
+		now := a.s.Now()
+		if left := a.s.Deadline - now; left != a.s.OpTimeout || a.s.Clock != now || now == began {
+			t.Errorf("%v behind its beginning an operation has %v left, and its clock says %v, want %v and %v",
+				now-began, left, a.s.Clock-began, a.s.OpTimeout, now-began)
+		}
+	}
+	if s.Idle() > a.share(0) || sheds < 3 {
+		t.Errorf("%d operations left all but %d free objects, want %d and several", sheds, s.Idle(), a.share(0))
+	}
+}
+
+// lendAll lets a client lend its blocks of another class for an operation.
+func lendAll(t *testing.T, a *Allocator) {
+	s := &a.Holdings.Slabs[0]
+	a.Part(s.Split(s.Blocks...))
+	if err := a.LeaveParting(); err != nil {
+		t.Error(err)
+	}
+	a.full, a.fair, a.s.Deadline = true, 0, a.s.Now()+a.s.OpTimeout
+	was, lent := a.s.Deadline, a.s.Stats.Lent
+	if _, err := a.Take(0, 0, false); err != nil || a.s.Stats.Lent-lent < 5 || a.s.Deadline <= was {
+		t.Errorf("lent %d blocks, and moved the deadline by %v: %v", a.s.Stats.Lent-lent, a.s.Deadline-was, err)
+	}
+}
+
 // mutants break the rules of this package that its own tests show. Package fusee has the others.
 var mutants = []teeth.Mutant{
 	{Rule: "an own object waits for the frees before it", In: "Reclaim.ripen",
@@ -161,6 +231,18 @@ var mutants = []teeth.Mutant{
 		Test: "TestEarlierUseIsFreedAgain"},
 	{Rule: "what a client frees in a block that it is leaving is in none of its lists", In: "Reclaim.harvest",
 		At: "$p.$block.setBusy($p.$index)", Do: "_ = $p", Test: "TestKeptBlockHasItsObjects"},
+	{Rule: "a client with others beside it takes few empty blocks at a time", In: "Allocator.takeEmpty",
+		At: "if !$others { $most = mostEmptied }", Do: "_ = $others; $most = mostEmptied",
+		Test: "TestEmptyBlocksAreTaken"},
+	{Rule: "an empty block that another client has won does not count", In: "Allocator.takeEmpty",
+		At: "if $err == nil && !$mine { continue }", Do: "if $err == nil && !$mine { most--; continue }",
+		Test: "TestEmptyBlocksAreTaken"},
+	{Rule: "an operation leaves no more blocks than a trip takes", In: "Slab.surplus",
+		At: "$n < syncBlocks", Do: "true", Test: "TestShedLeavesSome"},
+	{Rule: "an operation's time goes on behind what it did for others", In: "Allocator.Take",
+		At: "$a.$s.Exempt($began)", Do: "_ = began", Test: "TestShedLeavesSome"},
+	{Rule: "nor does what it lends count as its time", In: "Allocator.classFor",
+		At: "$a.$s.Exempt($began)", Nth: "1/2", Do: "_ = began", Test: "TestShedLeavesSome"},
 }
 
 func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }

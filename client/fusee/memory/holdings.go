@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/farkv/farkv/client/fusee/layout"
@@ -154,14 +155,39 @@ func (s *Slab) push(p Place) {
 	s.Free = append(s.Free, p)
 }
 
-// Split takes a block and its free objects out of the slab, and returns a slab of them. Both keep
+// surplus returns the blocks with the most free objects, of which no more than keep are left
+// without them. It returns syncBlocks at most, so an operation does not wait for all blocks of a
+// client that holds many.
+func (s *Slab) surplus(keep int) []*Block {
+	left := s.Idle()
+	if left <= keep {
+		return nil
+	}
+	idle := make(map[*Block]int, len(s.Blocks))
+	for _, p := range s.Free[s.Head:] {
+		idle[p.Block]++
+	}
+	blocks := slices.Clone(s.Blocks)
+	slices.SortStableFunc(blocks, func(x, y *Block) int { return cmp.Compare(idle[y], idle[x]) })
+	n := 0
+	for ; left > keep && n < syncBlocks; n++ {
+		left -= idle[blocks[n]]
+	}
+	return blocks[:n]
+}
+
+// Split takes blocks and their free objects out of the slab, and returns a slab of them. Both keep
 // the order of the free list.
-func (s *Slab) Split(blk *Block) *Slab {
-	part := &Slab{Blocks: []*Block{blk}}
-	s.Blocks = slices.DeleteFunc(s.Blocks, func(b *Block) bool { return b == blk })
+func (s *Slab) Split(blocks ...*Block) *Slab {
+	part := &Slab{Blocks: slices.Clone(blocks)}
+	goes := make(map[*Block]bool, len(blocks))
+	for _, b := range blocks {
+		goes[b] = true
+	}
+	s.Blocks = slices.DeleteFunc(s.Blocks, func(b *Block) bool { return goes[b] })
 	kept := s.Free[:0]
 	for _, p := range s.Free[s.Head:] {
-		if p.Block == blk {
+		if goes[p.Block] {
 			part.Free = append(part.Free, p)
 		} else {
 			kept = append(kept, p)

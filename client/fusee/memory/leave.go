@@ -17,7 +17,7 @@ import (
 // client holds more free objects than its share, and then those that are empty. Other clients may
 // have none. It fails silently, but for damage: the client just keeps its blocks. Operations wait
 // for its trips, but only one in shedEvery does, and only while the pool is tight or the client
-// holds much.
+// holds much. It leaves no more blocks than a trip takes: the next one goes on.
 func (a *Allocator) shed(class int) {
 	s := &a.Holdings.Slabs[class]
 	if len(a.pinned) > 0 { // their verbs may be in flight, into blocks that others would sweep
@@ -43,17 +43,10 @@ func (a *Allocator) shed(class int) {
 	if a.EndScan() != nil {
 		return
 	}
-	// One block at a time: the one with the most free objects.
-	for s.Idle() > a.share(class) && len(a.Parting) == 0 {
-		idle, most := map[*Block]int{}, s.Free[s.Head].Block
-		for _, p := range s.Free[s.Head:] {
-			if idle[p.Block]++; idle[p.Block] > idle[most] {
-				most = p.Block
-			}
-		}
-		// A block that cannot be left now stays out of use: resync takes it back, or the next try
-		// leaves it.
-		a.Part(s.Split(most))
+	if blocks := s.surplus(a.share(class)); len(blocks) > 0 {
+		// Blocks that cannot be left now stay out of use: resync takes them back, or the next try
+		// leaves them.
+		a.Part(s.Split(blocks...))
 		if err := a.LeaveParting(); errors.Is(err, client.ErrDamaged) {
 			a.s.Fault(err)
 		}
@@ -108,9 +101,15 @@ func (a *Allocator) lend(class int) error {
 	if err := a.EndScan(); err != nil {
 		return err
 	}
-	for _, b := range others[a.fair:] {
-		a.Part(a.Holdings.Slabs[b.Class].Split(b))
-		a.s.Stats.Lent++
+	// Blocks of one class come one behind the other.
+	for rest := others[a.fair:]; len(rest) > 0; {
+		n := 1
+		for n < len(rest) && rest[n].Class == rest[0].Class {
+			n++
+		}
+		a.Part(a.Holdings.Slabs[rest[0].Class].Split(rest[:n]...))
+		a.s.Stats.Lent += uint64(n)
+		rest = rest[n:]
 	}
 	return a.LeaveParting()
 }
@@ -141,10 +140,7 @@ func (a *Allocator) lookAround() error {
 		}
 	}
 	a.tight, a.full = free*4 < a.s.Space.Blocks(), free == 0
-	a.fair, a.alone = len(a.s.LiveRegions)*a.s.Space.Blocks(), len(others) == 0
-	if !a.alone {
-		a.fair /= fairShare * len(others)
-	}
+	a.fair = len(a.s.LiveRegions) * a.s.Space.Blocks() / (fairShare * max(1, len(others)))
 	return nil
 }
 

@@ -8,7 +8,6 @@ import (
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
-	"github.com/farkv/farkv/node"
 )
 
 // Marks are truth, bits of free bitmaps are hints. An object is free when its mark, the first
@@ -268,20 +267,10 @@ func (a *Allocator) awaitRest(class, reserve int) bool {
 	return a.Holdings.has(class, reserve)
 }
 
-// awaitOthers waits until other clients have freed objects of this client's blocks: their frees
-// rest, and come in batches. It does not wait when no other client has blocks of the class, and
-// gives up after a small part of an operation's time. It returns true when the class has more
-// free objects than the reserve.
-func (a *Allocator) awaitOthers(class, reserve int) (bool, error) {
-	others, err := a.Tables.entries(1, func(e node.Entry) bool {
-		return e.Class() == class && e.Owner() != 0 && e.Owner() != node.Left && e.Owner() != a.s.ID
-	})
-	if err != nil || len(others) == 0 {
-		return false, err
-	}
-	start := a.s.Now()
-	r := kit.Retry{Env: a.s.Endpoint, Pause: session.ALittleBit,
-		Over: func() bool { return a.s.Now()-start >= a.s.OpTimeout/othersShare }}
+// watch waits until others have made room for a class: have freed objects of this client's blocks,
+// since their frees rest, and come in batches; or left a block; or, if asked for, made one vacant.
+// It returns false when none has before the retry is over.
+func (a *Allocator) watch(class, reserve int, r kit.Retry, vacant bool) (bool, error) {
 	for r.Again() {
 		if err := a.ReclaimAll(class); err != nil {
 			return false, err
@@ -293,6 +282,11 @@ func (a *Allocator) awaitOthers(class, reserve int) (bool, error) {
 		}
 		if a.Holdings.has(class, reserve) {
 			return true, nil
+		}
+		if vacant {
+			if ok, err := a.carveVacant(class); ok || err != nil {
+				return ok, err
+			}
 		}
 	}
 	return false, nil

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -28,7 +29,10 @@ func (a *Allocator) classFor(class int, deletes bool) (int, error) {
 	}
 	// What it adopts below it needs: so this is not in the loop.
 	if a.full && !deletes {
-		if err := a.lend(class); err != nil {
+		began := a.s.Now()
+		err := a.lend(class)
+		a.s.Exempt(began)
+		if err != nil {
 			return class, err
 		}
 	}
@@ -64,11 +68,7 @@ func (a *Allocator) classFor(class int, deletes bool) (int, error) {
 		waited = true
 		began := a.s.Now()
 		ok, e := a.await(class, reserve)
-		a.s.Clock = a.s.Now()
-		// The wait does not count as the operation's time.
-		if a.s.Until() != session.Never {
-			a.s.Deadline += a.s.Clock - began
-		}
+		a.s.Exempt(began) // the wait does not count as the operation's time
 		// Meanwhile a larger object may have come back, of which await knows nothing.
 		if from, idle := a.Holdings.borrow(class, reserve); idle && e == nil {
 			return from, nil
@@ -140,8 +140,18 @@ func (a *Allocator) await(class, reserve int) (bool, error) {
 			return true, nil
 		}
 	}
-	if ok, err := a.awaitOthers(class, reserve); ok || err != nil {
-		return ok, err
+	// A small part of the operation's time, and none when no other client has blocks of the class.
+	others, err := a.Tables.others(func(e node.Entry) bool { return e.Class() == class })
+	if err != nil {
+		return false, err
+	}
+	if others {
+		start := a.s.Now()
+		r := kit.Retry{Env: a.s.Endpoint, Pause: session.ALittleBit,
+			Over: func() bool { return a.s.Now()-start >= a.s.OpTimeout/othersShare }}
+		if ok, err := a.watch(class, reserve, r, false); ok || err != nil {
+			return ok, err
+		}
 	}
 	return a.awaitVacant(class, reserve)
 }

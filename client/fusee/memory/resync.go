@@ -86,10 +86,18 @@ func (a *Allocator) ground() error {
 			if err := a.s.Wait(k.batch, rdma.All, a.s.OpTimeout); err != nil {
 				return err
 			}
+			at := 0
+			for _, f := range k.frees {
+				// The last step has added the hint: a second one would carry. Before that some of
+				// the marks may have landed: retry begins with reading the heads.
+				next, err := k.resultOf(f, at)
+				if k.step > 0 || err != nil {
+					a.Reclaim.stuck = append(a.Reclaim.stuck, f)
+				}
+				at = next
+			}
 			k.batch.Release()
 			k.batch = nil
-			// Some of its marks may have landed: retry begins with reading the heads.
-			a.Reclaim.stuck = append(a.Reclaim.stuck, k.frees...)
 		}
 		// Its frees are over, or stuck.
 		a.Reclaim.landed = k.last

@@ -107,6 +107,14 @@ func (t *Tables) departed(limit int, fits func(node.Entry) bool) ([]*Block, erro
 	return t.entries(limit, func(e node.Entry) bool { return e.Owner() == node.Left && fits(e) })
 }
 
+// others reports whether another client that has not left has a block that fits.
+func (t *Tables) others(fits func(node.Entry) bool) (bool, error) {
+	list, err := t.entries(1, func(e node.Entry) bool {
+		return e.Owner() != 0 && e.Owner() != node.Left && e.Owner() != t.s.ID && fits(e)
+	})
+	return len(list) > 0, err
+}
+
 // entries lists up to limit blocks with entries that fit, beginning with a random region, so that
 // clients do not all choose the same.
 func (t *Tables) entries(limit int, fits func(node.Entry) bool) ([]*Block, error) {

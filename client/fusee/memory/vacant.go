@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 )
 
@@ -159,25 +160,35 @@ func (a *Allocator) takeEmpty(all bool) error {
 	if err != nil {
 		return err
 	}
+	// Hints may say too much: Vacate goes by the marks that inherit reads.
+	left = slices.DeleteFunc(left, func(b *Block) bool { return bits[b] < a.s.Classes.Objects[b.Class] })
 	// Blocks rest together: a client that has no others beside it waits once for all of them.
-	taken, most := 0, mostTaken
-	if a.alone {
-		most = mostEmptied
+	most := mostTaken
+	if len(left) > most {
+		others, err := a.Tables.others(func(node.Entry) bool { return true })
+		if err != nil {
+			return err
+		}
+		if !others {
+			most = mostEmptied
+		}
 	}
 	for _, b := range left {
-		// Hints may say too much: vacate goes by the marks that inherit reads.
-		if bits[b] < a.s.Classes.Objects[b.Class] || taken == most {
-			continue
+		if most == 0 {
+			break
 		}
 		mine, err := a.takeOver(b, b.Class)
-		if mine && err == nil {
+		if err == nil && !mine {
+			continue // another client was faster
+		}
+		if err == nil {
 			err = a.inherit(b)
 		}
 		if err != nil {
 			a.Untidy = true
 			return err
 		}
-		taken++
+		most--
 	}
 	return a.Vacate(all)
 }
@@ -203,9 +214,9 @@ func (a *Allocator) gather() error {
 	return nil
 }
 
-// awaitVacant waits until an emptied block is vacant, and carves it. It returns false when there
-// is none. Another client may carve the block first. So an operation that has to leave a free
-// object to DELETEs does not empty the last block that has one.
+// awaitVacant waits until an emptied block is vacant, and carves it, or until others have made room
+// before that. It returns false when there is none. Another client may carve the block first. So an
+// operation that has to leave a free object to DELETEs does not empty the last block that has one.
 func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
 	if err := a.gather(); err != nil {
 		return false, err
@@ -220,8 +231,10 @@ func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
 	if len(a.Emptied) == 0 {
 		return a.carveVacant(class)
 	}
-	if wait := a.Emptied[0].restsUntil - a.s.Now(); wait > 0 {
-		a.s.Sleep(wait)
+	// Meanwhile others may make room.
+	r := a.s.RetryUntil(kit.WhileBusy, a.Emptied[0].restsUntil)
+	if ok, err := a.watch(class, reserve, r, true); ok || err != nil {
+		return ok, err
 	}
 	if err := a.Clear(); err != nil {
 		return false, err

@@ -160,6 +160,15 @@ func (s *Session) Until() time.Duration {
 	return s.Deadline
 }
 
+// Exempt moves the current operation's deadline by the time since a moment: what the worker did
+// since then it did for others. It reads the clock, so Clock is not older than what it did.
+func (s *Session) Exempt(since time.Duration) {
+	s.Clock = s.Now()
+	if s.Deadline != Unset && s.Deadline != Never {
+		s.Deadline += s.Clock - since
+	}
+}
+
 // ALittleBit is how long an operation sleeps while it waits for another client (Algorithm 1, line
 // 18). It begins with about a round trip: a winner needs two or three.
 var ALittleBit = kit.Doubling(2*time.Microsecond, 200*time.Microsecond)
