@@ -32,10 +32,12 @@
 package memory
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
@@ -135,6 +137,11 @@ func (a *Allocator) TendIdle() {
 		a.s.Clock = a.s.Now()
 		a.Reclaim.land(0)
 		a.Reclaim.mature()
+	}
+	if len(a.Emptied) > 0 {
+		if err := a.Clear(); errors.Is(err, client.ErrDamaged) {
+			a.s.Fault(err)
+		}
 	}
 }
 

@@ -162,19 +162,22 @@ func (a *Allocator) takeEmpty(all bool) error {
 	}
 	// Hints may say too much: Vacate goes by the marks that inherit reads.
 	left = slices.DeleteFunc(left, func(b *Block) bool { return bits[b] < a.s.Classes.Objects[b.Class] })
-	// Blocks rest together: a client that has no others beside it waits once for all of them.
+	// Blocks rest together: where no other client has any, a client takes half of them, so that it
+	// waits a few times, not for eight at a time. The other half is for clients that come.
 	most := mostTaken
-	if len(left) > most {
+	if len(left) > 2*most {
 		others, err := a.Tables.others(func(node.Entry) bool { return true })
 		if err != nil {
 			return err
 		}
 		if !others {
-			most = mostEmptied
+			most = len(left) / 2
 		}
 	}
+	// What cannot rest stays others'.
+	most = min(most, mostEmptied-len(a.Emptied))
 	for _, b := range left {
-		if most == 0 {
+		if most <= 0 {
 			break
 		}
 		mine, err := a.takeOver(b, b.Class)

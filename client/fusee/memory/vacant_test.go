@@ -34,7 +34,7 @@ func TestEmptyBlocksAreTaken(t *testing.T) {
 		others   bool
 		won      int // by a rival
 		expected int
-	}{{false, 0, 20}, {true, 0, mostTaken}, {true, mostTaken, mostTaken}} {
+	}{{false, 0, 10}, {true, 0, mostTaken}, {true, mostTaken, mostTaken}} {
 		f := pool(t)
 		x, other, a := allocator(t, f), allocator(t, f), allocator(t, f)
 		for range 20 {

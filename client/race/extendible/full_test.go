@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/sim"
 	"github.com/farkv/farkv/workloads/check/teeth"
 )
@@ -365,6 +366,29 @@ func (e *slow) Post(b *rdma.Batch) error {
 		e.late += e.each
 	}
 	return e.Endpoint.Post(b)
+}
+
+// TestFailedCallUnderLock: a node does not hand out memory to a client that has the lock of the
+// original. The client releases the lock: others split the subtable.
+func TestFailedCallUnderLock(t *testing.T) {
+	f := memPool(t, 2, Locked, Params{Groups: 4, PairBytes: 64, Depth: 8, Clients: 8, Timeout: time.Second})
+	other := storeOn(t, f)
+	must(t, other.Insert(key(1), nil))
+	ep, err := f.Open("worker")
+	must(t, err)
+	s, err := Open(fault.New(ep, fault.Fault{Step: stepClaimChunk, Err: rdma.ErrNodeDown}), Options{})
+	must(t, err)
+	if err := s.split(); !errors.Is(err, rdma.ErrNodeDown) || errors.Is(err, client.ErrUncertain) {
+		t.Fatalf("it ends in %v", err)
+	}
+	if must(t, other.split()); other.stats.Splits != 1 {
+		t.Errorf("another client has split %d subtables", other.stats.Splits)
+	}
+	// The node may hand the memory out yet, so the client leaves its identity to recovery.
+	if err := s.Close(); !errors.Is(err, client.ErrUncertain) {
+		t.Errorf("it closes with %v", err)
+	}
+	must(t, other.Close())
 }
 
 // TestNoMemoryUnderLock: a client finds no memory for a subtable when it has the lock. It releases

@@ -159,12 +159,9 @@ func (k *locks) split(r *rehash) (done bool, err error) {
 	k.unfinished = true
 	if err := r.take(); err != nil {
 		// Nothing is to be moved, so the lock is of no use.
-		if errors.Is(err, client.ErrFull) {
-			_, freed := k.change(r.from.suffix, old.by(s.id), old)
-			k.unfinished = freed != nil
-			err = errors.Join(err, freed)
-		}
-		return false, err
+		_, freed := k.change(r.from.suffix, old.by(s.id), old)
+		k.unfinished = freed != nil
+		return false, errors.Join(err, freed)
 	}
 	// The memory is the client's alone until step 3.
 	if err := r.writeEmpty(); err != nil {
