@@ -37,7 +37,7 @@ func (w *Worker) stepPatience() time.Duration {
 	if w.neededSince == 0 {
 		return w.Patience()
 	}
-	return max(w.Patience(), w.timeout-(w.ep.Now()-w.neededSince))
+	return min(max(w.Patience(), w.timeout-(w.ep.Now()-w.neededSince)), w.timeout)
 }
 
 // noteNeed notes since when the step at work needs each node that it asks.

@@ -151,20 +151,25 @@ func (c *Client) Claim(a *Arena, list []Chunk) (got []Chunk, err error) {
 
 // Free gives back the chunks of which the word is still as given. For others the client is not the
 // owner any more. If the answer is lost the CASes may have landed, or may land later: the caller
-// must not use the chunks from then on. The next Free begins with what has failed, since no list of
-// the client has these chunks. A CAS that had landed does nothing then.
+// must not use the chunks from then on. A later Free of chunks of the same node goes on with one list
+// that has failed, since no list of the client has these chunks: the node has just answered. A CAS
+// that had landed does nothing then.
 func (c *Client) Free(a *Arena, list []Chunk) error {
-	// What fails again waits behind the others: it may be on a node that is down.
-	for len(c.owed) > 0 {
-		first := c.owed[0]
-		if c.owed = c.owed[1:]; c.free(first.a, first.list) != nil {
-			c.owed = append(c.owed, first)
-			break
-		}
+	if len(list) == 0 {
+		return nil
 	}
 	if err := c.free(a, list); err != nil {
 		c.owed = append(c.owed, debt{a, slices.Clone(list)})
 		return fmt.Errorf("free %d chunks: %w", len(list), err)
+	}
+	i := slices.IndexFunc(c.owed, func(d debt) bool { return d.list[0].Node == list[0].Node })
+	if i < 0 {
+		return nil
+	}
+	d := c.owed[i]
+	c.owed = slices.Delete(c.owed, i, i+1)
+	if c.free(d.a, d.list) != nil {
+		c.owed = append(c.owed, d)
 	}
 	return nil
 }

@@ -256,23 +256,6 @@ func TestOwed(t *testing.T) {
 	}
 }
 
-// TestOver: a look at chunks of others ends behind the first of them when its time is over.
-func TestOver(t *testing.T) {
-	a := arena(20)
-	u := open(t, pool(t, a))
-	must(t, u.Free(a, u.fill(t, a, 0, 20)))
-	for _, over := range []bool{false, true} {
-		scans, claims := 0, uint64(0)
-		o := Holdings{Client: u.Client, Clients: 1, Claims: &claims, Over: func() bool { return over }}
-		o.Count = func(*Arena, int) int { return 1 }
-		o.Scan = func([]*Held) (int, error) { scans++; return 0, nil }
-		found, err := o.ClaimLeft(&Heap{}, a, 0, 0, nil)
-		if must(t, err); found > 0 || (scans == 1) != over {
-			t.Errorf("over: %v: it found %d by %d scans", over, found, scans)
-		}
-	}
-}
-
 // TestSurvey: a tool sees the words that a client sees, of a table that takes several trips, and no
 // other node's.
 func TestSurvey(t *testing.T) {

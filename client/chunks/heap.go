@@ -101,8 +101,6 @@ type Holdings struct {
 	// worker's chunks, and returns how much it found.
 	Count func(a *Arena, class int) int
 	Scan  func(some []*Held) (found int, err error)
-	// Over reports whether the time to look at chunks of others is over. nil: it never is.
-	Over func() bool
 	// Claims counts the chunks that the worker got.
 	Claims *uint64
 
@@ -166,14 +164,13 @@ func (o *Holdings) leave(h *Heap, f func(i int, c *Held) bool) error {
 }
 
 // ClaimLeft takes chunks of a class of a node that clients have given back, or lost, until a scan
-// of them has found enough, or the time to look is over. It returns how much was found. skip
-// reports whether a chunk is not wanted.
+// of them has found enough. It returns how much was found. skip reports whether a chunk is not
+// wanted.
 func (o *Holdings) ClaimLeft(h *Heap, a *Arena, class, n int, skip func(Chunk) bool) (found int, err error) {
 	err = o.Left(a, n, claimAtOnce, skip, func(some []Chunk) (bool, error) {
 		here, err := o.claim(h, a, some, found)
 		found += here
-		enough := found*Enough >= o.Count(a, class) || len(some) == claimAtOnce && found > 0
-		return enough || o.Over != nil && o.Over(), err
+		return found*Enough >= o.Count(a, class) || len(some) == claimAtOnce && found > 0, err
 	})
 	return found, err
 }

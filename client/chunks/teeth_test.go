@@ -22,8 +22,6 @@ var mutants = []teeth.Mutant{
 		Test: "TestLeft"},
 	{Rule: "what could not be given back is given back later", In: "Client.Free",
 		At: "$c.owed = append($c.owed, debt{$a, slices.Clone($list)})", Do: "_ = slices.Clone(list)", Test: "TestOwed"},
-	{Rule: "a look at chunks of others ends when its time is over", In: "Holdings.ClaimLeft",
-		At: "$enough || $o.Over != nil && $o.Over()", Do: "enough", Test: "TestOver"},
 	{Rule: "a call that may be served yet is remembered", In: "Client.Fresh",
 		At: "$c.Late || !errors.Is($*none)", Do: "false", Test: "TestLate"},
 	{Rule: "a call that was not served is over", In: "Client.Fresh",

@@ -92,38 +92,3 @@ type sleepless struct {
 }
 
 func (e sleepless) Sleep(time.Duration) { e.t.Error("a look found nothing") }
-
-// TestFullInTime: a walk over the chunks of a full pool takes longer than a transaction may. The
-// worker says in time that the pool is full.
-func TestFullInTime(t *testing.T) {
-	f, l := pool(t, Shape{Nodes: 1, Memory: 1 << 20, Sizes: []int{64}, Chunk: 4096})
-	founder := worker(t, f, l, Options{})
-	fill(t, founder, 64)
-	must(t, founder.Close())
-	ep, err := f.Open("slow")
-	must(t, err)
-	const timeout = 20 * time.Second
-	e := &slow{Endpoint: ep, step: stepScanChunk, each: time.Second}
-	w := open(t, e, l, Options{Timeout: timeout})
-	if _, err = create(w, "more"); !errors.Is(err, client.ErrFull) || e.late == 0 || e.late > timeout/2 {
-		t.Errorf("got %v behind %v, want that the pool is full within %v", err, e.late, timeout/2)
-	}
-	must(t, w.Close())
-}
-
-// slow is an endpoint whose clock goes on by a part of a second with each batch of a step.
-type slow struct {
-	rdma.Endpoint
-	step rdma.Step
-	each time.Duration
-	late time.Duration // what it has gone on by
-}
-
-func (e *slow) Now() time.Duration { return e.Endpoint.Now() + e.late }
-
-func (e *slow) Post(b *rdma.Batch) error {
-	if b.Step() == e.step {
-		e.late += e.each
-	}
-	return e.Endpoint.Post(b)
-}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/chunks"
-	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
 
@@ -52,8 +51,6 @@ type memory struct {
 	full []time.Duration
 	// look has the places that a scan looks at. It is here to be used again.
 	look []slot
-	// search is the time to look at chunks of others for a place.
-	search kit.Budget
 }
 
 const (
@@ -61,10 +58,6 @@ const (
 	mostLooks = 3
 	// fullFor is for how long a worker that has looked everywhere does not do so again.
 	fullFor = 8 * time.Millisecond
-	// searchShare: a worker looks at chunks of others during this part of a
-	// transaction's time, one of so many. A full pool is to say so before the time
-	// is over.
-	searchShare = 4
 	// scanAtOnce is how many places are looked at in a trip.
 	scanAtOnce = 128
 )
@@ -82,13 +75,9 @@ func (m *memory) open(w *Worker) {
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
 		Clients: w.Clients, Claims: &w.stats.Claims, Scan: m.scan,
-		Over:  m.searched,
 		Count: func(_ *chunks.Arena, class int) int { return w.perChunk(class) },
 	}
 }
-
-// searched reports whether the time to look at chunks of others is over.
-func (m *memory) searched() bool { return m.search.Over() }
 
 // heap returns what the worker has of a class on a node.
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
@@ -96,7 +85,7 @@ func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+cla
 // take takes a place of a class, on the home node if there is one, or else on
 // another; and if there is none, a larger one, as chunks keep their sizes. It
 // looks again after a pause, since other clients may have what is free for a
-// moment only, but not when a part of the transaction's time is over.
+// moment only.
 //
 // After a look that found nothing, such looks only scan the worker's own chunks
 // for as long as fullFor. Otherwise the looks of many workers at a full pool
@@ -104,8 +93,7 @@ func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+cla
 func (m *memory) take(class, home int) (slot, error) {
 	now := m.w.ep.Now()
 	lately := m.full[class] > 0 && now >= m.full[class] && now-m.full[class] < fullFor
-	m.search = m.w.trips.Part(searchShare)
-	for looks := 0; looks == 0 || looks < mostLooks && !lately && !m.searched(); looks++ {
+	for looks := 0; looks == 0 || looks < mostLooks && !lately; looks++ {
 		if looks > 0 {
 			m.w.ep.Sleep(fullFor / 8)
 		}

@@ -111,8 +111,6 @@ var mutants = []teeth.Mutant{
 		At: "v != met", Do: "v != met && met == 0", Test: "TestPassedOn"},
 	{Rule: "a late transaction makes no pauses between its attempts", In: "Open",
 		At: "kit.Unless($w.late, $pause)", Do: "pause", Test: "TestLateAttempts"},
-	{Rule: "a full pool says so in time", In: "memory.searched",
-		At: "$m.$search.Over()", Do: "false", Test: "TestFullInTime"},
 	{Rule: "a lock on nothing is released by a scan", In: "memory.scanSome",
 		At: "$freed, $err := $w.freeSlot($*how)", Do: "$freed, $err := false, error(nil)", Test: "TestLockOnNothing"},
 	{Rule: "a client that a node may give a chunk to does not leave", In: "Worker.Close",

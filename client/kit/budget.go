@@ -31,14 +31,6 @@ func NewBudget(clock rdma.Env, total time.Duration, trusted int) Budget {
 // Begin begins the time of an operation.
 func (b *Budget) Begin() { b.left, b.looked, b.trust = b.total, b.clock.Now(), b.trusted }
 
-// Part returns a budget of one of so many parts of the time, which begins now, for a part of an
-// operation that is to leave time for an answer.
-func (b *Budget) Part(share int) Budget {
-	p := NewBudget(b.clock, b.total/time.Duration(share), 0)
-	p.Begin()
-	return p
-}
-
 // Left returns how much of the time is left; 0: none.
 func (b *Budget) Left() time.Duration {
 	now := b.clock.Now()

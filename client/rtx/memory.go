@@ -7,7 +7,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/chunks"
-	"github.com/farkv/farkv/client/kit"
 )
 
 // Memory is handed out in chunks. The word of a chunk in the allocation table
@@ -85,17 +84,11 @@ type memory struct {
 	// look has the buffers that freeBuffers looks at. It is here to be used
 	// again.
 	look []place
-	// search is the time to look at chunks of others for an item.
-	search kit.Budget
 }
 
 const (
 	// mostLooks is how often a worker looks everywhere for an item.
 	mostLooks = 3
-	// searchShare: a worker looks at chunks of others during this part of a
-	// transaction's time, one of so many. A full pool is to say so before the time
-	// is over.
-	searchShare = 4
 	// mostNaps bounds the sleeps for one buffer: the clock may run slow.
 	mostNaps = 4
 	// scanAtOnce is how many buffers are looked at in a trip.
@@ -115,12 +108,8 @@ func (m *memory) open(w *Worker) {
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
 		Clients: w.Clients, Claims: &w.stats.Claims, Count: m.count, Scan: m.scan,
-		Over: m.searched,
 	}
 }
-
-// searched reports whether the time to look at chunks of others is over.
-func (m *memory) searched() bool { return m.search.Over() }
 
 // heap returns the heap of buffers of a class on a node.
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
@@ -142,8 +131,7 @@ const (
 
 // everywhere calls f for each node, from home on, with more effort each time,
 // until f finds an item of a class. It does so again after a pause, since other
-// clients may have what is free for a moment only, but not when a part of the
-// transaction's time is over.
+// clients may have what is free for a moment only.
 //
 // After a look that found nothing for a new object, such looks only scan the
 // worker's own chunks for as long as Options.Drift. Otherwise the looks of many
@@ -155,14 +143,10 @@ func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool
 	if lately {
 		efforts = []effort{tryOwn}
 	}
-	m.search = m.w.trips.Part(searchShare)
 	for looks := range mostLooks {
 		if looks > 0 {
 			if lately {
 				return false, nil
-			}
-			if m.searched() {
-				break
 			}
 			m.w.ep.Sleep(m.w.opt.Drift / 8)
 		}

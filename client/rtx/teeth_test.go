@@ -140,8 +140,6 @@ var mutants = []teeth.Mutant{
 		At: "if $err := $m.stamp($c, $class, $tag); $err != nil { $*fail }", Do: "", Test: "TestReshape"},
 	{Rule: "a pool in which the worker has freed something is not full", In: "memory.freed",
 		At: "$m.$full[len($m.$w.$Sizes)] = 0", Do: "", Test: "TestFreedInAFullPool"},
-	{Rule: "a full pool says so in time", In: "memory.searched",
-		At: "$m.$search.Over()", Do: "false", Test: "TestFullInTime"},
 	{Rule: "a look at a full pool is one walk", In: "memory.refill",
 		At: "$e != tryOthers", Do: "e == tryOwn", Test: "TestOneWalk"},
 	{Rule: "a buffer in a transaction is no other's", In: "item.taken",

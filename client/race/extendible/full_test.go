@@ -332,42 +332,6 @@ func TestLostRehash(t *testing.T) {
 	}
 }
 
-// TestFullInTime: a walk over the chunks of a full pool takes longer than an operation may. The
-// INSERT says in time that the pool is full.
-func TestFullInTime(t *testing.T) {
-	const timeout = 20 * time.Second
-	f := memPool(t, 2, RTX, Params{Groups: 16, PairBytes: 64, Depth: 12, Clients: 8, Chunks: 20, Timeout: timeout})
-	founder := storeOn(t, f)
-	n := fill(t, founder, 0)
-	must(t, founder.Close())
-	ep, err := f.Open("slow")
-	must(t, err)
-	e := &slow{Endpoint: ep, step: stepScanHeaders, each: time.Second}
-	s, err := Open(e, Options{Timeout: timeout})
-	must(t, err)
-	if err := s.Insert(key(n), nil); !errors.Is(err, client.ErrFull) || e.late == 0 || e.late > timeout/2 {
-		t.Errorf("behind %v it ends in %v", e.late, err)
-	}
-	must(t, s.Close())
-}
-
-// slow is an endpoint whose clock goes on by a part of a second with each batch of a step.
-type slow struct {
-	rdma.Endpoint
-	step rdma.Step
-	each time.Duration
-	late time.Duration // what it has gone on by
-}
-
-func (e *slow) Now() time.Duration { return e.Endpoint.Now() + e.late }
-
-func (e *slow) Post(b *rdma.Batch) error {
-	if b.Step() == e.step {
-		e.late += e.each
-	}
-	return e.Endpoint.Post(b)
-}
-
 // TestFailedCallUnderLock: a node does not hand out memory to a client that has the lock of the
 // original. The client releases the lock: others split the subtable.
 func TestFailedCallUnderLock(t *testing.T) {

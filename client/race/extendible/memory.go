@@ -8,7 +8,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/chunks"
-	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -106,8 +105,6 @@ type memory struct {
 	// spare is memory for subtables that the worker has, and that no entry names.
 	spare []uint64
 	stats memoryStats
-	// search is the time to look at chunks of others for a block.
-	search kit.Budget
 	// left, some, looked, found and looks are of the call or scan that runs, kept for the
 	// next one.
 	left   []chunks.Chunk
@@ -187,7 +184,6 @@ func (m *memory) take() (block, error) {
 	if b, ok := m.pop(); ok {
 		return b, nil
 	}
-	m.search = m.trips.Part(searchShare)
 	for r := m.pace; ; {
 		if err := m.refill(); err != nil {
 			return block{}, err
@@ -201,7 +197,7 @@ func (m *memory) take() (block, error) {
 			}
 			m.ep.Sleep(max(m.aged[m.first].ready-m.ep.Now(), m.quarantine/mostNaps+1))
 		}
-		if r.Tries == mostRefills || m.search.Over() || !r.Again() {
+		if r.Tries == mostRefills || !r.Again() {
 			return block{}, fmt.Errorf("no block of %d bytes is free: %w", m.blockBytes, client.ErrFull)
 		}
 		m.ep.Sleep(m.quarantine)
@@ -216,9 +212,6 @@ const (
 	// each time: other clients may have had for a moment what is free, while they
 	// looked.
 	mostRefills = 4
-	// searchShare: a worker looks for a block during this part of an operation's
-	// time, one of so many. A full pool is to say so before the time is over.
-	searchShare = 4
 )
 
 // forget empties the worker's lists, for tests of scans.
@@ -492,11 +485,11 @@ func (m *memory) claimHints() (found int, err error) {
 }
 
 // claimOn takes chunks of a node that were given back, until some have free
-// blocks, or the time to look is over.
+// blocks.
 func (m *memory) claimOn(n int) (found int, err error) {
 	err = m.table.Left(&m.pairs, n, m.batch, nil, func(some []chunks.Chunk) (bool, error) {
 		found, err = m.claimLeft(some)
-		return found > 0 || m.search.Over(), err
+		return found > 0, err
 	})
 	return found, err
 }

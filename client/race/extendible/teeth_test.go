@@ -92,8 +92,6 @@ var mutants = []teeth.Mutant{
 		At: "le.Uint64($whole) == xxhash.Sum64($*what)", Do: "len(p) > 0", Test: "TestTornPair"},
 	{Rule: "a DELETE waits until its last void word is gone", In: "Store.awaitRemoval",
 		At: "if $gone { $*done }", Do: "_ = gone; return nil", Test: "TestDeleteRecord"},
-	{Rule: "a full pool says so in time", In: "memory.claimOn",
-		At: "$found > 0 || $m.search.Over()", Do: "found > 0", Test: "TestFullInTime"},
 	{Rule: "recovery takes all proposals away", In: "memory.isFree",
 		At: "if $thorough { $*clear }", Do: "", Test: "TestRecoverUnderRehash"},
 }

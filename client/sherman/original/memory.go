@@ -137,24 +137,32 @@ func (m *memory) take(a *arena, n int) (pointer, error) {
 				return 0, err
 			}
 		}
-		// What the client itself has replaced or deleted may be all that there is.
-		// What fails is done again.
-		if len(p.free) == 0 && m.awaits(a) {
-			_ = m.work(true)
+		if len(p.free) > 0 {
+			return m.oldest(p), nil
 		}
-		if len(p.free) == 0 {
-			continue
+	}
+	// What the client itself has replaced or deleted may be all that there is. What
+	// fails is done again.
+	if m.awaits(a) {
+		_ = m.work(true)
+	}
+	for i := range m.nodes {
+		if p := m.pile(a, (n+i)%m.nodes); len(p.free) > 0 {
+			return m.oldest(p), nil
 		}
-		// The memory node has no other free objects: the quarantine is waited
-		// for.
-		if d := m.quarantineLeft(p); d > 0 {
-			m.ep.Sleep(d)
-		}
-		o := p.free[0]
-		p.free = append(p.free[:0], p.free[1:]...)
-		return o.p, nil
 	}
 	return 0, fmt.Errorf("no memory for objects of %d bytes: %w", a.bytes, client.ErrFull)
+}
+
+// oldest takes the first object of a pile that has some, when its quarantine is over.
+func (m *memory) oldest(p *pile) pointer {
+	// The memory node has no other free objects: the quarantine is waited for.
+	if d := m.quarantineLeft(p); d > 0 {
+		m.ep.Sleep(d)
+	}
+	o := p.free[0]
+	p.free = append(p.free[:0], p.free[1:]...)
+	return o.p
 }
 
 // awaits reports whether a job that is not done is to take an object of an arena.
