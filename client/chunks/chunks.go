@@ -151,9 +151,9 @@ func (c *Client) Claim(a *Arena, list []Chunk) (got []Chunk, err error) {
 
 // Free gives back the chunks of which the word is still as given. For others the client is not the
 // owner any more. If the answer is lost the CASes may have landed, or may land later: the caller
-// must not use the chunks from then on. A later Free of chunks of the same node goes on with one list
-// that has failed, since no list of the client has these chunks: the node has just answered. A CAS
-// that had landed does nothing then.
+// must not use the chunks from then on. A later Free of chunks of the same node, which has just
+// answered then, goes on with one list that has failed, since no list of the client has these
+// chunks. A CAS that had landed does nothing.
 func (c *Client) Free(a *Arena, list []Chunk) error {
 	if len(list) == 0 {
 		return nil

@@ -20,7 +20,7 @@ func TestRehash(t *testing.T) {
 		c := config(t, "rtx-a", 6, 0, "readproportion=0", "updateproportion=0", "insertproportion=1",
 			"recordcount=2400")
 		c.Store, c.Profile, c.WarmUp, c.Duration, c.Lease = store, "rtx-testbed", 0, 30*time.Millisecond, time.Hour
-		c.Pool = stores.Params{Nodes: 1, Records: 10_000, Timeout: 100 * time.Millisecond,
+		c.Pool = stores.Params{Nodes: 1, Records: 12_000, Timeout: 100 * time.Millisecond,
 			Own: stores.Values{"groups": 32}}
 		r, err := Rehash(context.Background(), c, true)
 		if err != nil {
