@@ -147,7 +147,15 @@ func TestGivenBack(t *testing.T) {
 			t.Errorf("the worker keeps %d buffers", n)
 		}
 	}
-	for range 900 { // more than are new
+	fresh := y.Stats().Fresh
+	for range 50 {
+		_, _, err := y.Allocate(1, 2)
+		must(t, err)
+	}
+	if n := y.Stats().Fresh; n != fresh {
+		t.Errorf("%d buffers are new, beside those that were given back", n-fresh)
+	}
+	for range 850 { // more than are new
 		_, _, err := y.Allocate(1, 2)
 		must(t, err)
 	}

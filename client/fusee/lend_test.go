@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -71,10 +72,11 @@ func TestLent(t *testing.T) {
 }
 
 // TestSeldomWriterLeavesRoom: a client that was alone has filled a pool with small pairs and
-// deleted them. It writes once in a while: a pair of their class, or of another one. Another client
-// finds room for large pairs after some timeouts.
+// deleted them, and its empty blocks rest. It writes once in a while: a pair of their class, or of
+// another one; or it only reads. Another client finds room for large pairs after some timeouts.
 func TestSeldomWriterLeavesRoom(t *testing.T) {
-	for _, size := range []int{0, 300} {
+	const reads = -1
+	for _, size := range []int{0, 300, reads} {
 		t.Run(fmt.Sprint(size), func(t *testing.T) {
 			const blocks, timeouts = 60, 10
 			p := cramped(blocks)
@@ -87,14 +89,23 @@ func TestSeldomWriterLeavesRoom(t *testing.T) {
 				must(t, x.Delete(key(i)))
 			}
 			x.s.Sleep(2 * x.mem.Reclaim.Rest)
+			x.mem.TendIdle()
+			must(t, x.mem.Vacate(true))
 			for i := range timeouts {
-				must(t, x.Insert(fmt.Appendf(nil, "x %d", i), make([]byte, size)))
 				x.s.Sleep(p.Timeout + time.Microsecond)
+				if size != reads {
+					must(t, x.Insert(fmt.Appendf(nil, "x %d", i), make([]byte, size)))
+					continue
+				}
+				for range memory.TendEvery {
+					_, err := x.Get(key(0))
+					wantError(t, err, client.ErrNotFound)
+				}
 			}
 			large := 0
 			for ; y.Insert(fmt.Appendf(nil, "y %d", large), make([]byte, 1000)) == nil; large++ {
 			}
-			if want := blocks / 2 * y.s.Classes.Objects[classOf(y, k, make([]byte, 1000))]; large < want {
+			if want := (blocks - 6) * y.s.Classes.Objects[classOf(y, k, make([]byte, 1000))]; large < want {
 				t.Errorf("got %d pairs into a pool that is nearly empty, want %d at least", large, want)
 			}
 			must(t, x.Close())
