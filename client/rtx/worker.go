@@ -94,6 +94,8 @@ type Worker struct {
 	tx     Tx
 	// releases are batches that release locks, which no transaction waits for.
 	releases []*rdma.Batch
+	// failed are the last releases that may not have landed, mostFailed of them.
+	failed []release
 	// pending are transactions of unknown outcome.
 	pending kit.Unresolved[pending]
 	memory  memory
@@ -198,6 +200,7 @@ func (w *Worker) leave() error {
 	if err := w.settle(); err != nil {
 		return err
 	}
+	w.releaseFailed()
 	if w.memory.table.Late {
 		return fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
 	}
@@ -241,10 +244,13 @@ func (w *Worker) land() error {
 			return err
 		}
 		w.releases = w.releases[:n]
-		w.releaseWanted(b)
-		b.Release()
+		w.landed(b)
 	}
-	return w.trips.Land(nil)
+	return w.trips.Land(func(b *rdma.Batch) {
+		if b.Step() == stepLetGo {
+			w.noteFailed(b)
+		}
+	})
 }
 
 // mostReleases bounds the batches of releases that are in flight.
@@ -258,20 +264,6 @@ func (w *Worker) resume() error {
 		return w.settle()
 	}
 	return nil
-}
-
-// reap releases batches of releases that have landed.
-func (w *Worker) reap() {
-	list := w.releases
-	w.releases = w.releases[:0]
-	for _, b := range list {
-		if b.Finished() {
-			w.releaseWanted(b)
-			b.Release()
-			continue
-		}
-		w.releases = append(w.releases, b)
-	}
 }
 
 // rejoin reports whether it is useful to go on after an error: see
