@@ -17,7 +17,7 @@ import (
 
 // cuts has the workers of a process go on while its connections to the nodes are cut again and
 // again. Workers meet verbs with unknown outcome, and nodes that become reachable again.
-// Connections among the nodes stay up.
+// Nodes call each other over the same wires.
 func (h *Harness) cuts(t *testing.T, on *wired) {
 	ops := 160 // in some 100 cuts
 	if os.Getenv("FARKV_LONG") == "1" {
@@ -107,7 +107,7 @@ type wire struct {
 	group sync.WaitGroup
 
 	mu    sync.Mutex
-	conns map[net.Conn]struct{}
+	conns map[net.Conn]struct{} // nil: the wire is closed
 	cut   int
 }
 
@@ -134,12 +134,25 @@ func (w *wire) accept() {
 			in.Close()
 			continue
 		}
-		w.mu.Lock()
-		w.conns[in] = struct{}{}
-		w.mu.Unlock()
+		if !w.open(in) {
+			in.Close()
+			out.Close()
+			return
+		}
 		w.group.Go(func() { w.carry(out, in, in) })
 		w.group.Go(func() { w.carry(in, out, in) })
 	}
+}
+
+// open notes a connection, unless the wire was closed meanwhile: nodes call each other for as long
+// as they can, and end behind it.
+func (w *wire) open(c net.Conn) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.conns != nil {
+		w.conns[c] = struct{}{}
+	}
+	return w.conns != nil
 }
 
 // carry copies until either end is closed; then it closes both.
@@ -163,7 +176,12 @@ func (w *wire) carry(to, from, in net.Conn) {
 
 func (w *wire) close() {
 	w.Close()
-	w.cutAll()
+	w.mu.Lock()
+	for c := range w.conns {
+		c.Close()
+	}
+	w.conns = nil
+	w.mu.Unlock()
 	w.group.Wait()
 }
 
