@@ -429,6 +429,52 @@ func (s *objectSet) changed() *object {
 	panic("rtx: a transaction of one object has none")
 }
 
+// abort releases the locks of an attempt that is not committed, and gives back
+// what it has taken.
+func (tx *Tx) abort() {
+	tx.w.letGo(stepLetGo, tx.objects)
+	tx.settled(false)
+}
+
+// letGo releases locks in the background. The CASes may land at any time, since
+// no later lock has a word that they expect. A crash behind it, or an error,
+// leaves locks of a transaction that is over, or of one in INIT. Other clients
+// release what they meet: those of INIT behind their lease, or when the worker
+// has closed.
+func (w *Worker) letGo(step rdma.Step, objects []object) {
+	var b *rdma.Batch
+	for i := range objects {
+		o := &objects[i]
+		if o.lock == 0 {
+			continue
+		}
+		if b == nil {
+			b = w.ep.Batch()
+		}
+		b.CompareSwap(o.at, uint64(o.lock), uint64(o.lock.released()))
+		o.released()
+	}
+	if b == nil {
+		return
+	}
+	if err := w.ep.Post(b.As(step)); err != nil {
+		b.Release()
+		return
+	}
+	w.releases = append(w.releases, b)
+	// The others are looked at by reap or land.
+	if b.Finished() {
+		w.releaseWanted(b)
+	}
+}
+
+// released notes that an object's lock is released, or about to be.
+func (o *object) released() {
+	if o.lock != 0 {
+		o.seen.Lock, o.slot.seen.Lock, o.lock = o.lock.released(), o.lock.released(), 0
+	}
+}
+
 // settled puts what a transaction has taken in its place, when the outcome is
 // known: what was installed is in use, the rest is free, and what was replaced
 // goes into quarantine. o.seen becomes what the commit has left, for Seen.

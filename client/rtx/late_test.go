@@ -425,5 +425,8 @@ func TestNodeGone(t *testing.T) {
 		}
 		must(t, set(w, "newer", alive))
 		wantData(t, other, "[newer]", alive)
+		if err := w.Close(); err != nil {
+			t.Errorf("the worker cannot close: %v", err)
+		}
 	}
 }

@@ -18,8 +18,11 @@ import (
 //
 // No client waits for a recovery: each repairs what it meets by itself.
 func (w *Worker) Recover(c rdma.ClientID) error {
-	return w.recover(c, func() (bool, error) { return true, nil })
+	return w.recover(c, isMeant)
 }
+
+// isMeant is for identities that have no other holder meanwhile.
+func isMeant() (bool, error) { return true, nil }
 
 // Adopt fences a client off that Fabric.Clients has listed, dead or suspected,
 // recovers it, and gives its identity back. Any number of clients may do so at a
@@ -54,22 +57,30 @@ type holding struct {
 	list []chunks.Chunk
 }
 
-// recover is Recover. Behind all READs, still reports whether the client is the
+// recover is Recover, for the client that still says.
+func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
+	w.trips.Begin()
+	if c == 0 || int(c) > w.Clients {
+		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
+	}
+	if err := w.endClient(c, still); err != nil {
+		return fmt.Errorf("recover client %d: %w", c, err)
+	}
+	return nil
+}
+
+// endClient ends what a client has left. Behind all READs, still reports whether the client is the
 // one that was meant. If it is, what was READ is that client's. None of these
 // words comes back, so a CAS that comes late, when the identity is another
 // client's, does nothing.
 //
 // The log's word is changed before the chunks are given back. So no repair
 // installs a buffer of the client any more when another client takes the chunks.
-func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
-	w.trips.Begin()
-	if c == 0 || int(c) > w.Clients {
-		return fmt.Errorf("recover client %d of 1 to %d: %w", c, w.Clients, rdma.ErrAccess)
-	}
+func (w *Worker) endClient(c rdma.ClientID, still func() (bool, error)) error {
 	for range mostTakeovers {
 		e, err := w.survey(c)
 		if err != nil {
-			return fmt.Errorf("recover client %d: %w", c, err)
+			return err
 		}
 		// Otherwise another client has recovered it.
 		if meant, err := still(); err != nil || !meant {
@@ -77,7 +88,7 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 		}
 		ended, err := w.endAll(c, e)
 		if err != nil {
-			return fmt.Errorf("recover client %d: %w", c, err)
+			return err
 		}
 		if ended {
 			return w.freeChunks(e.chunks)
@@ -120,9 +131,12 @@ func (w *Worker) endAll(c rdma.ClientID, e clientState) (bool, error) {
 	return ok, err
 }
 
-// chunksOf reads which chunks a client has, on all nodes.
+// chunksOf reads which chunks a client has, on all nodes that are not gone.
 func (w *Worker) chunksOf(c rdma.ClientID) (all []holding, err error) {
 	for n := range w.Nodes {
+		if w.view.Gone(n) {
+			continue
+		}
 		for _, a := range []*chunks.Arena{&w.metas, &w.data} {
 			list, err := w.memory.table.Of(a, n, c)
 			if err != nil {

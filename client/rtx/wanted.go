@@ -115,3 +115,27 @@ func (tx *Tx) lockWanted(lock Lock) error {
 	}
 	return tx.err
 }
+
+// releaseWanted releases the locks that a batch of releases has found wanted.
+// Once is enough: a wanted lock becomes nothing else while it is held. Nothing
+// waits for these CASes; without them other clients release the locks.
+func (w *Worker) releaseWanted(was *rdma.Batch) {
+	var b *rdma.Batch
+	for i := range was.Len() {
+		op := was.Op(i)
+		if now := Lock(op.Result); op.Err == nil && Lock(op.Expect).became(now) {
+			if b == nil {
+				b = w.ep.Batch()
+			}
+			b.CompareSwap(op.Addr, uint64(now), uint64(now.released()))
+		}
+	}
+	if b == nil {
+		return
+	}
+	if err := w.ep.Post(b.As(stepLetGo)); err != nil {
+		b.Release()
+		return
+	}
+	w.trips.InFlight = append(w.trips.InFlight, b)
+}

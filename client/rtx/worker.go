@@ -94,8 +94,6 @@ type Worker struct {
 	tx     Tx
 	// releases are batches that release locks, which no transaction waits for.
 	releases []*rdma.Batch
-	// failed are the last releases that may not have landed, mostFailed of them.
-	failed []release
 	// pending are transactions of unknown outcome.
 	pending kit.Unresolved[pending]
 	memory  memory
@@ -193,23 +191,18 @@ func (w *Worker) Close() error {
 	return nil
 }
 
-// leave finishes all transactions, and gives back the chunks that the pool's
-// tables say the client has. A crash in between leaves the other chunks to
-// Recover.
+// leave finishes all transactions, and then does what recovers a client. So locks
+// that failed to be released are of transactions that are over, and a crash in
+// between leaves what Recover completes.
 func (w *Worker) leave() error {
 	if err := w.settle(); err != nil {
 		return err
 	}
-	w.releaseFailed()
 	if w.memory.table.Late {
 		return fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
 	}
-	list, err := w.chunksOf(w.id)
-	if err != nil {
-		return err
-	}
 	w.memory.open(w)
-	return w.freeChunks(list)
+	return w.endClient(w.id, isMeant)
 }
 
 // Span begins a span of Options.Timeout for all that the worker does until the
@@ -244,13 +237,10 @@ func (w *Worker) land() error {
 			return err
 		}
 		w.releases = w.releases[:n]
-		w.landed(b)
+		w.releaseWanted(b)
+		b.Release()
 	}
-	return w.trips.Land(func(b *rdma.Batch) {
-		if b.Step() == stepLetGo {
-			w.noteFailed(b)
-		}
-	})
+	return w.trips.Land(nil)
 }
 
 // mostReleases bounds the batches of releases that are in flight.
@@ -264,6 +254,20 @@ func (w *Worker) resume() error {
 		return w.settle()
 	}
 	return nil
+}
+
+// reap releases batches of releases that have landed.
+func (w *Worker) reap() {
+	list := w.releases
+	w.releases = w.releases[:0]
+	for _, b := range list {
+		if b.Finished() {
+			w.releaseWanted(b)
+			b.Release()
+			continue
+		}
+		w.releases = append(w.releases, b)
+	}
 }
 
 // rejoin reports whether it is useful to go on after an error: see
