@@ -252,3 +252,25 @@ func TestRehashOfDeadNode(t *testing.T) {
 		}
 	}
 }
+
+// TestAwayForLonger: a node is out of reach for several tries, from the CAS of an UPDATE on. The
+// update goes on when the node is back.
+func TestAwayForLonger(t *testing.T) {
+	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 64, Depth: 8, Clients: 8, Timeout: time.Second})
+	ep, err := f.Open("worker")
+	must(t, err)
+	away := []fault.Fault{{Step: stepSwapSlot, Err: rdma.ErrNodeDown}}
+	for range 3 {
+		away = append(away, fault.Fault{Step: stepFindWord, Err: rdma.ErrNodeDown})
+	}
+	s, err := Open(fault.New(ep, away...), Options{})
+	must(t, err)
+	must(t, s.Insert(key(0), []byte("old")))
+	if err := s.Update(key(0), []byte("new")); err != nil {
+		t.Errorf("an UPDATE ends in %v", err)
+	}
+	if v, err := s.Get(key(0)); err != nil || string(v) != "new" {
+		t.Errorf("a GET finds %q, %v", v, err)
+	}
+	must(t, s.Close())
+}

@@ -58,8 +58,8 @@ func (s *Store) replace(step rdma.Step, a slotAt, old, new word) (out outcome, a
 }
 
 // change CASes a slot. unsure: it is not known whether the CAS took effect, or
-// will. If the pool's view has changed meanwhile, the slot tells, unless a third
-// word is there.
+// will. If the pool's view has changed meanwhile, or a node was out of reach for a
+// moment, the slot tells, unless a third word is there.
 func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure bool, err error) {
 	_, swapped, err = s.trips.Swap(step, s.addrOf(a), uint64(old), uint64(new))
 	// The outcome is known: the CAS was executed, or will not be.
@@ -68,18 +68,20 @@ func (s *Store) change(step rdma.Step, a slotAt, old, new word) (swapped, unsure
 	}
 	// The view has changed or the node is back, so the CAS has landed, or never
 	// will.
-	if s.retryable(err) {
+	for failed := err; s.retryable(failed); {
 		// Nothing of the worker is in flight, so the word that is read now is
 		// what the CAS has left, or what came behind it.
-		now, failed := s.readSlot(a)
-		switch {
-		case failed != nil:
-			err = failed
-		case now == new:
+		var now word
+		if now, failed = s.readSlot(a); failed != nil {
+			continue
+		}
+		switch now {
+		case new:
 			return true, false, nil
-		case now == old:
+		case old:
 			return false, false, nil
 		}
+		break
 	}
 	return false, true, err
 }

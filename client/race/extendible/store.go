@@ -239,7 +239,7 @@ func (s *session) retryable(err error) bool {
 	}
 	v, joined := s.ep.Join()
 	switch n, known := rdma.FailedNode(err); {
-	case joined != nil:
+	case joined != nil && (stale || !errors.Is(joined, rdma.ErrNodeDown) && !errors.Is(joined, rdma.ErrUnreachable)):
 		return false
 	// Only the view has changed: the operation begins again under the new one.
 	case stale:

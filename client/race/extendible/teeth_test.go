@@ -20,6 +20,9 @@ var mutants = []teeth.Mutant{
 		At: "$held && $s.moves($hash)", Do: "held && s.moves(hash) && s.depth < 0"},
 	{Rule: "a look tells that a subtable was split", In: "directory.judge",
 		At: "$version != $s.version", Do: "version != s.version && s.depth < 0"},
+	{Rule: "a slot is asked again while its node is out of reach", In: "Store.change",
+		At: "if $now, $failed = $s.readSlot($a); $failed != nil { continue }",
+		Do: "if now, failed = s.readSlot(a); failed != nil { break }", Test: "TestAwayForLonger"},
 	// Behind a rehash.
 	{Rule: "an UPDATE that was not copied is done again", In: "Store.update",
 		At: "$at.word != $a.word", Do: "at.word != 1"},
