@@ -57,7 +57,7 @@ type holding struct {
 	list []chunks.Chunk
 }
 
-// recover is Recover, for the client that still says.
+// recover is Recover, for one holder of the identity: see endClient.
 func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	w.trips.Begin()
 	if c == 0 || int(c) > w.Clients {
@@ -69,9 +69,9 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 	return nil
 }
 
-// endClient ends what a client has left. Behind all READs, still reports whether the client is the
-// one that was meant. If it is, what was READ is that client's. None of these
-// words comes back, so a CAS that comes late, when the identity is another
+// endClient ends what a client has left. Behind all READs, still reports whether the
+// client is the one that was meant. If it is, what was READ is that client's. None of
+// these words comes back, so a CAS that comes late, when the identity is another
 // client's, does nothing.
 //
 // The log's word is changed before the chunks are given back. So no repair

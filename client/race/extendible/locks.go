@@ -64,7 +64,7 @@ func (e entryWord) free() entryWord { return e & versionMask }
 //	6  CAS the new entry -> free
 //
 // Step 3 relies on 2: no bucket of the new memory is CASed before it is WRITTEN.
-// If there is no memory for 2, the client CASes the entry free again.
+// If 2 fails, the client CASes the entry free again.
 // A lock has no lease: a client that meets it waits. Only the master ends what a
 // dead client has begun. Before 3 it takes the lock away; behind 3 it goes on
 // from 4, where each CAS may be done again.
