@@ -173,7 +173,10 @@ func (s *Store) Close() error {
 	}
 	for i := range o.Shards {
 		err := s.leave(o, i)
-		for n := 0; n < session.Joins && o.Table.Replicas > 1 && err != nil && o.Retryable(i, err); n++ {
+		// Without replicas a dead node has no successor: only a worker that left something there
+		// waits for it. Retryable bounds the waits in time; each join follows a change of the view.
+		waits := o.Table.Replicas > 1 || !untouched[i]
+		for n := 0; n < session.Joins && err != nil && waits && o.Retryable(i, err); n++ {
 			err = s.leave(o, i)
 		}
 		if err != nil && !(untouched[i] && errors.Is(err, rdma.ErrNodeDown)) {
