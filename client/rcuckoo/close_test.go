@@ -69,3 +69,22 @@ func TestCloseOutOfReach(t *testing.T) {
 		})
 	}
 }
+
+// TestCloseStale: the pool's view changes just before a worker closes, which joins the new one.
+func TestCloseStale(t *testing.T) {
+	f := memPool(t, 2, extentPool(2))
+	ep, err := f.Open("worker")
+	must(t, err)
+	s, err := Open(ep, session.Options{Pool: f})
+	must(t, err)
+	for i := range 10 { // in both shards
+		must(t, s.Insert(fmt.Appendf(nil, "key %d", i), make([]byte, 500)))
+	}
+	e := f.View().Epoch
+	if ok, err := f.Advance(rdma.State{Epoch: e}, rdma.State{Epoch: e + 1}); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	must(t, f.Fence(e+1))
+	must(t, errors.Join(s.Close(), ep.Close()))
+	judge(t, f)
+}
