@@ -92,8 +92,9 @@ func (c *Client) Fresh(a *Arena, n, class, count int, from uint64, within time.D
 		return Chunk{}, false, nil
 	}
 	if err != nil {
-		// Unless the call had no effect, the node may still hand the chunk out.
-		c.Late = c.Late || !errors.Is(err, rdma.ErrNoEffect)
+		// Only a call that was given up may still be served. Any other has ended, at the latest
+		// once the node answers again (rdma.Queue): by then the table has what it handed out.
+		c.Late = c.Late || errors.Is(err, rdma.ErrTimeout)
 		return Chunk{}, false, fmt.Errorf("ask node %d for a chunk: %w", n, err)
 	}
 	return Chunk{n, int(r.Ret[0]), node.Entry(r.Ret[1])}, true, nil

@@ -116,7 +116,8 @@ type refused struct {
 
 func (e refused) Call(int, *rdma.Request, time.Duration) error { return e.err }
 
-// TestLate: a call that may be served yet is remembered; one that is not served is not.
+// TestLate: a call that may be served yet is remembered; one that was not sent, was refused, or was
+// lost with its connection is not.
 func TestLate(t *testing.T) {
 	a := arena(10)
 	u := open(t, pool(t, a))
@@ -124,7 +125,7 @@ func TestLate(t *testing.T) {
 	for _, c := range []struct {
 		err  error
 		late bool
-	}{{fmt.Errorf("not sent: %w", rdma.ErrNoEffect), false}, {rdma.ErrTimeout, true}, {rdma.ErrNoEffect, true}} {
+	}{{rdma.ErrNodeDown, false}, {rdma.ErrStale, false}, {rdma.ErrTimeout, true}, {rdma.ErrNodeDown, true}} {
 		u.Endpoint = refused{ep, c.err}
 		if _, _, err := u.Fresh(a, 0, 0, 10, 0, timeout); !errors.Is(err, c.err) || u.Late != c.late {
 			t.Errorf("behind %v: got %v, late: %v", c.err, err, u.Late)

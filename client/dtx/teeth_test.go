@@ -82,8 +82,8 @@ var mutants = []teeth.Mutant{
 		At: "if !$w.unreplayed[$c] { $*release }", Do: "", Test: "TestSlowRecovery"},
 	{Rule: "a claim that is kept is not released when it is taken again", In: "Worker.claim",
 		At: "!$w.unreplayed[$c]", Do: "true", Test: "TestLateReplay"},
-	{Rule: "a worker with a claim does not leave", In: "Worker.Close",
-		At: "$err == nil && len($w.unreplayed) > 0", Do: "false", Test: "TestLateReplay"},
+	{Rule: "a worker with a claim does not leave", In: "Worker.leave",
+		At: "len($w.unreplayed) > 0", Do: "false", Test: "TestLateReplay"},
 	{Rule: "a claim is given back", In: "Worker.recover",
 		At: "$_, $_, $yielded := $w.trips.Swap($*how)", Do: "var $yielded error; _ = claim"},
 	{Rule: "behind a recovery all of a client's transactions are over", In: "Worker.recoverClaimed",
@@ -113,8 +113,10 @@ var mutants = []teeth.Mutant{
 		At: "kit.Unless($w.late, $pause)", Do: "pause", Test: "TestLateAttempts"},
 	{Rule: "a lock on nothing is released by a scan", In: "memory.scanSome",
 		At: "$freed, $err := $w.freeSlot($*how)", Do: "$freed, $err := false, error(nil)", Test: "TestLockOnNothing"},
-	{Rule: "a client that a node may give a chunk to does not leave", In: "Worker.Close",
-		At: "$err == nil && $w.$memory.$table.$Late", Do: "false", Test: "TestLateChunk"},
+	{Rule: "a client that a node may give a chunk to does not leave", In: "Worker.leave",
+		At: "if $w.$memory.$table.Late { $*fail }", Test: "TestLateChunk"},
+	{Rule: "a client that closes waits for a node that is out of reach for a moment", In: "Worker.Close",
+		At: "$err != nil && $w.rejoin($err)", Do: "false", Test: "TestCloseOutOfReach"},
 }
 
 // suite is that of the histories, over more seeds.

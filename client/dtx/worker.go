@@ -167,20 +167,38 @@ func (w *Worker) Stats() Stats { return w.stats }
 // Close fails, the client is to be fenced off and recovered, as client.Leave
 // does.
 func (w *Worker) Close() error {
-	err := w.Settle()
-	if err == nil && w.memory.table.Late {
-		err = fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
-	}
-	// Other clients wait for the claim until this worker is recovered itself.
-	if err == nil && len(w.unreplayed) > 0 {
-		err = fmt.Errorf("it has not recovered all clients that it has claimed: %w", client.ErrUncertain)
+	w.trips.Begin()
+	err := w.leave()
+	// rejoin bounds it in time.
+	for err != nil && w.rejoin(err) {
+		err = w.leave()
 	}
 	if err != nil {
 		return fmt.Errorf("close client %d: %w", w.id, err)
+	}
+	return nil
+}
+
+// leave ends what transactions have left, and gives back the chunks that the
+// pool's tables say the client has. A crash in between leaves the other chunks to
+// Recover.
+func (w *Worker) leave() error {
+	if err := w.settle(); err != nil {
+		return err
+	}
+	if err := w.releasePending(); err != nil {
+		return err
+	}
+	if w.memory.table.Late {
+		return fmt.Errorf("a node may hand a chunk out to it yet: %w", client.ErrUncertain)
+	}
+	// Other clients wait for the claim until this worker is recovered itself.
+	if len(w.unreplayed) > 0 {
+		return fmt.Errorf("it has not recovered all clients that it has claimed: %w", client.ErrUncertain)
 	}
 	list, err := w.chunksOf(w.id)
 	if err != nil {
-		return fmt.Errorf("close client %d: %w", w.id, err)
+		return err
 	}
 	w.memory.open(w)
 	return w.memory.table.Free(&w.chunks, list)

@@ -1,6 +1,7 @@
 package rcuckoo
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 
@@ -198,12 +199,12 @@ func (s *Store) backLevel(o *session.Op, shard, level int) error {
 		err := o.EP.Call(home, &r, o.Each)
 		switch {
 		case errors.Is(err, rdma.ErrFull): // there is no memory, or other clients have asked for all segments
-			// The count decides which.
+			// The count decides which. If it cannot be read, the table is not known to be full.
 			have, unread := o.ReadWord(o.Table.GrowthAt(shard).Add(table.GrowthSegments))
-			if unread != nil || have < segments {
-				return errors.Join(fmt.Errorf("grow shard %d to level %d: %w", shard, level, err), unread)
+			if unread == nil && have >= segments {
+				return nil
 			}
-			return nil
+			return fmt.Errorf("grow shard %d to level %d: %w", shard, level, cmp.Or(unread, err))
 		case err != nil:
 			return fmt.Errorf("ask node %d for memory of shard %d: %w", home, shard, err)
 		case r.Ret[0]+r.Ret[1] >= segments:

@@ -22,6 +22,8 @@ var growing = []teeth.Mutant{
 		At: "$s.$locks.$sent = false", Do: "$s.$locks.$sent = true", Test: "TestDivisionIsNoInsert"},
 	{Rule: "memory is there before its level", In: "Store.raise",
 		At: "$s.$backLevel($o, $shard, $level+1)", Do: "$s.$backLevel($o, $shard, $level)", Test: "TestGrow"},
+	{Rule: "a table that cannot be asked is not full", In: "Store.backLevel",
+		At: "cmp.Or($unread, $err)", Do: "cmp.Or(err, unread)", Test: "TestGrowOutOfReach"},
 	{Rule: "a level is begun once", In: "Store.raise",
 		At: "levelMask", Do: "0", Test: "TestExploreGrowing"},
 	{Rule: "a division is repaired", Pkg: "table", In: "Layout.Redone",

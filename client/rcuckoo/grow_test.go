@@ -264,3 +264,26 @@ func TestDivisionIsNoInsert(t *testing.T) {
 		t.Error("nothing was lost")
 	}
 }
+
+// TestGrowOutOfReach: a node says that it gives no memory to a table, which has all or cannot have
+// more, and is out of reach for a moment when the INSERT looks which. The table is not full.
+func TestGrowOutOfReach(t *testing.T) {
+	f := memPool(t, 1, tinyGrowing(true, time.Second))
+	must(t, storeOn(t, f, session.Options{}).Insert([]byte("key-0"), nil))
+	ep, err := f.Open("inserter")
+	must(t, err)
+	e := fault.New(ep, fault.Fault{Step: steps.AskForASegment, Err: rdma.ErrFull},
+		fault.Fault{Step: steps.ReadWord, Err: rdma.ErrNodeDown})
+	s, err := Open(e, session.Options{Pool: f})
+	must(t, err)
+	for i := range 3 {
+		if err := s.Insert(fmt.Appendf(nil, "key-%d", i+1), nil); err != nil {
+			t.Errorf("insert into a table that may grow: %v", err)
+		}
+	}
+	if level, _ := table.GrowthOf(s.levels.Words[0]); level == 0 {
+		t.Error("the table has not grown")
+	}
+	must(t, errors.Join(s.Close(), ep.Close()))
+	judge(t, f)
+}

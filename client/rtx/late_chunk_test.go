@@ -1,6 +1,7 @@
 package rtx
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -36,4 +37,35 @@ func (e hasty) Call(node int, r *rdma.Request, within time.Duration) error {
 		return err
 	}
 	return rdma.ErrTimeout
+}
+
+// TestLostChunk: a connection breaks, and with it the answer to a client's question for a chunk.
+// The client closes, and gives back that chunk, too: its node has answered since.
+func TestLostChunk(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 1, Objects: 100})
+	ep, err := f.Open("loses an answer")
+	must(t, err)
+	w := open(t, &unlucky{Endpoint: ep}, l, Options{})
+	_, err = create(w, "new")
+	must(t, errors.Join(err, w.Close()))
+	other := worker(t, f, l, Options{})
+	u, err := other.Check(func(c rdma.ClientID) bool { return c == other.id })
+	if err != nil || u.Handed != 3 || u.Owned != 0 {
+		t.Errorf("got %+v, %v, want three chunks of no client", u, err)
+	}
+}
+
+// unlucky is an endpoint that loses the answer to its first call.
+type unlucky struct {
+	rdma.Endpoint
+	lost bool
+}
+
+func (e *unlucky) Call(node int, r *rdma.Request, within time.Duration) error {
+	err := e.Endpoint.Call(node, r, within)
+	if err == nil && !e.lost {
+		e.lost = true
+		return rdma.ErrNodeDown
+	}
+	return err
 }

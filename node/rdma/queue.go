@@ -31,7 +31,9 @@ type Queue interface {
 	// failed, and an error wrapping ErrTimeout after the given time; the rest stays in flight, to
 	// be waited for again.
 	Wait(b *Batch, n int, within time.Duration) error
-	// Call runs one of the node's procedures and waits for its answer: a two-sided call.
+	// Call runs one of the node's procedures and waits for its answer: a two-sided call. After an
+	// error that wraps ErrTimeout the procedure may run at any time. After any other error it has
+	// run, or never will, as soon as the node executes an op that is posted behind the error.
 	Call(node int, r *Request, within time.Duration) error
 	// Counters returns the queue's counters, which only grow. Only the worker may read them.
 	Counters() *Counters

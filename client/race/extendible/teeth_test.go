@@ -89,6 +89,8 @@ var mutants = []teeth.Mutant{
 		At: "$s.directory.judge($*how) != valid", Do: "x.look == nil"},
 	{Rule: "no chunk is given back while a CAS may make a slot name a block of it", In: "Store.update",
 		At: "if errors.Is($err, client.ErrUncertain) { $*keep }", Do: "", Test: "TestLateUpdate"},
+	{Rule: "a client that a node may give a chunk to does not leave", In: "Store.leave",
+		At: "if $s.$memory.$table.Late { $*fail }", Test: "TestFailedCallUnderLock"},
 	{Rule: "a pair is the one that its slot names", In: "decodePair",
 		At: "$at != $w.as(live) || $*long", Do: "at == 0 || pairBytes(key, value) > len(p)"},
 	{Rule: "a pair is whole", In: "decodePair",

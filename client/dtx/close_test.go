@@ -1,0 +1,45 @@
+package dtx
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
+)
+
+// TestCloseOutOfReach: a worker closes while a node is out of reach for a moment, or the pool's
+// view changes, at any step of that. It gives back its chunks all the same.
+func TestCloseOutOfReach(t *testing.T) {
+	for _, step := range []rdma.Step{stepReadTable, stepFreeChunk} {
+		for _, stale := range []bool{false, true} {
+			f, l := pool(t, Shape{Nodes: 2})
+			ep, err := f.Open("worker")
+			must(t, err)
+			h := &hooked{ep, map[rdma.Step]func(){}}
+			end := &replaceable{h}
+			w := open(t, end, l, Options{})
+			_, err = create(w, "some")
+			must(t, err)
+			if stale {
+				h.before[step] = func() {
+					e := f.View().Epoch
+					if ok, err := f.Advance(rdma.State{Epoch: e}, rdma.State{Epoch: e + 1}); !ok || err != nil {
+						t.Fatal(ok, err)
+					}
+					must(t, f.Fence(e+1))
+				}
+			} else {
+				end.Endpoint = fault.New(ep, fault.Fault{Step: step, Err: rdma.ErrNodeDown})
+			}
+			if err := errors.Join(w.Close(), ep.Close()); err != nil {
+				t.Errorf("a worker that closes, at step %q, with a new view: %v: %v", step, stale, err)
+			}
+			other := worker(t, f, l, Options{})
+			u, err := other.Check(func(c rdma.ClientID) bool { return c == other.id })
+			if err != nil || u.Owned != 0 {
+				t.Errorf("leaked: %+v, %v", u, err)
+			}
+		}
+	}
+}
