@@ -309,7 +309,11 @@ func (b *Breaker) do(ctx context.Context, w *Break) (*Broken, error) {
 	case len(w.Nodes) > 0:
 		return b.stopNode(w.Nodes[0], w.For)
 	}
-	c, err := b.client(w.Target)
+	var master *ops.Master
+	if w.Master {
+		master = b.awaitMaster(ctx)
+	}
+	c, err := b.client(w.Target, master)
 	if err != nil {
 		return nil, err
 	}
@@ -367,8 +371,24 @@ func (b *Breaker) killNode(node int) (*Broken, error) {
 		nil
 }
 
-// client returns the client of a target.
-func (b *Breaker) client(t Target) (rdma.Client, error) {
+// awaitMaster returns the pool's master, and nil when there is none. The role of a master that
+// stood still has lapsed for a moment, and one that died has a successor soon: it waits for as long
+// as ready does.
+func (b *Breaker) awaitMaster(ctx context.Context) *ops.Master {
+	f := b.pool.Fabric
+	_, reports := f.(rdma.MasterReporter)
+	elects := reports && b.pool.Kind.Recoverer != nil
+	for end := time.Now().Add(3 * stores.Tenure(f)); ; {
+		m := ops.MasterOf(f)
+		if m != nil || !elects || time.Now().After(end) ||
+			ops.SleepUntil(ctx, time.Now().Add(wholeEvery)) != nil {
+			return m
+		}
+	}
+}
+
+// client returns the client of a target, given the pool's master; nil: there is none.
+func (b *Breaker) client(t Target, m *ops.Master) (rdma.Client, error) {
 	if !t.Master {
 		c, err := ops.FindClient(b.pool, t.Client)
 		if err != nil {
@@ -376,7 +396,6 @@ func (b *Breaker) client(t Target) (rdma.Client, error) {
 		}
 		return c, nil
 	}
-	m := ops.MasterOf(b.pool.Fabric)
 	if m == nil {
 		return rdma.Client{}, fmt.Errorf("crash master: %s has none now (hint: programs that use it are candidates, "+
 			"and 'farkv keep %s' is nothing else)", b.pool.Address, b.name())

@@ -83,10 +83,11 @@ func (p *PageBreaker) find() (offers []pages.Offer, targets map[string]Target) {
 			offers = append(offers, o)
 			continue
 		}
-		all, why := b.Targets(kind)
+		master := ops.MasterOf(b.pool.Fabric)
+		all, why := b.Targets(kind, master)
 		for _, t := range all {
 			targets[o.Kind+" "+t.String()] = t
-			o.Targets = append(o.Targets, pages.Target{Name: t.String(), About: b.about(t)})
+			o.Targets = append(o.Targets, pages.Target{Name: t.String(), About: b.about(t, master)})
 		}
 		if len(all) == 0 {
 			o.Refused = why.Error()
@@ -100,11 +101,11 @@ func (p *PageBreaker) find() (offers []pages.Offer, targets map[string]Target) {
 }
 
 // about names the process of a client that may be broken.
-func (b *Breaker) about(t Target) string {
+func (b *Breaker) about(t Target, master *ops.Master) string {
 	if t.Client == 0 && !t.Master {
 		return ""
 	}
-	c, err := b.client(t)
+	c, err := b.client(t, master)
 	if err != nil {
 		return ""
 	}
@@ -154,7 +155,7 @@ func (b *Breaker) asked(ctx context.Context, what pages.Break, target Target) (*
 	if what.Step == "" {
 		return b.Break(ctx, Break{Kind: BreakKind(what.Kind), Target: target, For: what.Amount})
 	}
-	c, err := b.client(target)
+	c, err := b.client(target, ops.MasterOf(b.pool.Fabric))
 	if err != nil {
 		return nil, err
 	}

@@ -187,7 +187,7 @@ var errNothing = errors.New("nothing may be broken any more")
 // turn breaks one thing and waits until the pool is whole.
 func (r *scheduled) turn(ctx context.Context, turn int) (*Outage, error) {
 	o := &Outage{Begun: time.Since(r.began).Seconds()}
-	what, err := r.choose(turn)
+	what, err := r.choose(ctx, turn)
 	if r.Plan != nil {
 		o.Planned = r.Plan[turn].String()
 	}
@@ -238,7 +238,7 @@ func rounded(s float64) time.Duration {
 }
 
 // choose returns what a turn breaks.
-func (r *scheduled) choose(turn int) (*Break, error) {
+func (r *scheduled) choose(ctx context.Context, turn int) (*Break, error) {
 	draw := rand.New(rand.NewPCG(r.Seed, uint64(turn)))
 	kinds, one := r.Kinds, Break{For: r.Fault, Slow: r.Slow}
 	if r.Plan != nil {
@@ -257,8 +257,12 @@ func (r *scheduled) choose(turn int) (*Break, error) {
 	}
 	possible, why := map[BreakKind][]Target{}, error(nil)
 	var have []BreakKind
+	var master *ops.Master
+	if slices.Contains(kinds, BreakMaster) {
+		master = r.b.awaitMaster(ctx)
+	}
 	for _, k := range kinds {
-		targets, err := r.b.Targets(k)
+		targets, err := r.b.Targets(k, master)
 		if len(targets) > 0 {
 			possible[k] = targets
 			have = append(have, k)
@@ -281,8 +285,9 @@ func (r *scheduled) choose(turn int) (*Break, error) {
 }
 
 // Targets returns what a kind of break may be about now, in an order that follows from the pool's
-// state alone, without what costs data unless forced; and where there is nothing, why.
-func (b *Breaker) Targets(kind BreakKind) (all []Target, why error) {
+// state alone, without what costs data unless forced; and where there is nothing, why. master
+// is the pool's; nil: there is none.
+func (b *Breaker) Targets(kind BreakKind, master *ops.Master) (all []Target, why error) {
 	note := func(err error) {
 		if why == nil {
 			why = err
@@ -305,7 +310,7 @@ func (b *Breaker) Targets(kind BreakKind) (all []Target, why error) {
 		}
 	}
 	if kind == BreakClient || kind == BreakMaster || kind == BreakStop {
-		targets, err := b.processes(kind)
+		targets, err := b.processes(kind, master)
 		if err != nil {
 			note(err)
 		}
@@ -319,7 +324,7 @@ func (b *Breaker) Targets(kind BreakKind) (all []Target, why error) {
 
 // processes returns one client of each process of this machine that may be broken. One that is
 // killed leaves another candidate for the pool's master: else nothing would mend the pool.
-func (b *Breaker) processes(kind BreakKind) (all []Target, why error) {
+func (b *Breaker) processes(kind BreakKind, master *ops.Master) (all []Target, why error) {
 	if _, kills := b.pool.Fabric.(rdma.ClientCrasher); !kills && !hereOnly(b.pool.Address) {
 		return nil, workloads.Usagef("%s: the clients of %s may be processes of any machine", kind, b.Pool())
 	}
@@ -342,7 +347,6 @@ func (b *Breaker) processes(kind BreakKind) (all []Target, why error) {
 			candidates++
 		}
 	}
-	master := ops.MasterOf(b.pool.Fabric)
 	for _, pid := range pids {
 		switch {
 		case kind == BreakMaster && (master == nil || master.PID != pid):

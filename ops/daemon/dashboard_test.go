@@ -18,6 +18,7 @@ import (
 	"github.com/farkv/farkv/ops/metrics"
 	"github.com/farkv/farkv/ops/metrics/metricstest"
 	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/check/wait"
 	"github.com/farkv/farkv/workloads/drivers"
 	"github.com/farkv/farkv/workloads/runner"
 )
@@ -81,14 +82,14 @@ func exported(t *testing.T) series {
 	}
 	defer other.Close()
 	all := series{}
-	for _, url := range []string{s.Metrics, other.URL()} {
-		_, text := metricstest.Fetch(t, url)
-		for !strings.Contains(text, "farkv_node_pmem") && url == s.Metrics { // which it reads beside
-			time.Sleep(10 * time.Millisecond)
-			_, text = metricstest.Fetch(t, url)
-		}
-		all.read(text)
-	}
+	var text string
+	wait.Until(t, "the node has read its counters", func() bool {
+		_, text = metricstest.Fetch(t, s.Metrics)
+		return strings.Contains(text, "farkv_node_pmem")
+	})
+	all.read(text)
+	_, text = metricstest.Fetch(t, other.URL())
+	all.read(text)
 	return all
 }
 

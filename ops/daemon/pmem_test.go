@@ -13,6 +13,7 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/metrics/metricstest"
+	"github.com/farkv/farkv/workloads/check/wait"
 	"github.com/farkv/farkv/workloads/runner"
 )
 
@@ -41,13 +42,14 @@ func TestNodePMem(t *testing.T) {
 			}
 			s, end := serving(t, node)
 			var told *ops.Served
-			for told == nil || told.PMem == nil {
+			wait.Until(t, "the node tells of its counters", func() bool {
 				all, err := ops.Inspect(t.Context(), "tcp:"+s.Address, nil)
 				if err != nil {
 					t.Fatal(err)
 				}
 				told = &all[0]
-			}
+				return told.PMem != nil
+			})
 			if told.PMem.Problem != c.problem || c.problem == "" &&
 				(len(told.PMem.DIMMs) != 1 || told.PMem.DIMMs[0].WriteRequests != 8) {
 				t.Errorf("%+v", told.PMem)

@@ -37,14 +37,14 @@ func TestNoDowntime(t *testing.T) {
 			s.wait(500*time.Millisecond, a, b)
 			died := crash()
 			s.wait(time.Second, a, b)
+			s.allWork(0, died, a, b)
+			s.allWork(proofWorkers, died, a, b)
 			a.leave()
 			b.leave()
 			h := s.judge(nil)
 			for _, op := range h.With(unanswered...) {
 				t.Errorf("at %v, %v behind the node's death: %v", op.Return, op.Return-died, &op)
 			}
-			allWork(t, h, 0, died)
-			allWork(t, h, proofWorkers, died)
 			t.Logf("%d operations, %d of them begun behind the node's death: none failed; the longest wait of a "+
 				"worker was %v before it and %v behind it",
 				len(h), len(calledBehind(h, died)), longestGap(endedBefore(h, died), 0), longestGap(h, died))
@@ -54,8 +54,8 @@ func TestNoDowntime(t *testing.T) {
 
 // TestServerDies: when one of four servers dies, others serve its keys. No answer is taken back.
 // The only operations that may fail are writes that the dead server may have received, at most one
-// of each worker. How long others wait depends on the machine: operations that waited for the whole
-// timeout of the pool do not count.
+// of each worker. Operations that waited for the whole timeout of the pool do not count: see
+// gaveUp.
 func TestServerDies(t *testing.T) {
 	t.Parallel()
 	s := newStage(t)
@@ -68,15 +68,14 @@ func TestServerDies(t *testing.T) {
 	died := s.kill(1)
 	s.gone(nil, 1, 0)
 	s.wait(time.Second, a, b)
+	s.allWork(0, died, a, b)
+	s.allWork(proofWorkers, died, a, b)
 	a.leave()
 	b.leave()
 	h := s.judge(nil)
-	const timeout = 2 * time.Second
 	uncertain := map[int]bool{} // by worker
 	for _, op := range h.With(unanswered...) {
-		gaveUp := op.Answer == check.TimedOut || op.Answer == check.Uncertain
-		if gaveUp && op.Return-op.Call >= timeout {
-			t.Logf("given up at %v, %v behind the node's death: %v", op.Return, op.Return-died, &op)
+		if gaveUp(t, &op) {
 			continue
 		}
 		if op.Answer != check.Uncertain || uncertain[op.Worker] {
@@ -84,8 +83,6 @@ func TestServerDies(t *testing.T) {
 		}
 		uncertain[op.Worker] = true
 	}
-	allWork(t, h, 0, died)
-	allWork(t, h, proofWorkers, died)
 	t.Logf("%d operations, %d of them begun behind the death, %d of unknown outcome; the longest wait of a worker "+
 		"was %v before it and %v behind it",
 		len(h), len(calledBehind(h, died)), len(uncertain), longestGap(endedBefore(h, died), 0), longestGap(h, died))

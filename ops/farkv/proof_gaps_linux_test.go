@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -77,17 +78,37 @@ func of(h check.History, first int) (all check.History) {
 	return all
 }
 
-// noneFails wants each operation to have been answered.
+// opTimeout is the timeout of operations on a pool that names none.
+const opTimeout = 2 * time.Second
+
+// gaveUp reports whether an operation waited for the whole timeout of the pool. How long others
+// wait depends on the machine: what they waited for may have been late alone.
+func gaveUp(t *testing.T, op *check.Op) bool {
+	t.Helper()
+	over := op.Answer == check.TimedOut || op.Answer == check.Uncertain
+	if !over || op.Return-op.Call < opTimeout {
+		return false
+	}
+	t.Logf("given up at %v: %v", op.Return, op)
+	return true
+}
+
+// noneFails wants each operation to have been answered, but for those that waited for the whole
+// timeout of the pool.
 func noneFails(t *testing.T, h check.History) {
 	t.Helper()
-	for i, op := range h.With(unanswered...) {
+	wrong := 0
+	for _, op := range h.With(unanswered...) {
+		if gaveUp(t, &op) {
+			continue
+		}
 		if op.Kind == check.Insert && op.Answer == check.Uncertain {
 			// Its slot was mended, and another key took it before the inserter could look: FUSEE
 			// cannot tell then.
 			t.Logf("a known limit: at %v, after %v: %v", op.Return, op.Return-op.Call, &op)
 			continue
 		}
-		if i < 5 {
+		if wrong++; wrong <= 5 {
 			t.Errorf("at %v, after %v: %v", op.Return, op.Return-op.Call, &op)
 		}
 	}
@@ -110,19 +131,18 @@ func allSay(t *testing.T, h check.History) {
 	}
 }
 
-// allWork wants each worker of a process to have been answered behind a moment, and not to have
-// failed since.
-func allWork(t *testing.T, h check.History, first int, behind time.Duration) {
-	t.Helper()
-	for w := first; w < first+proofWorkers; w++ {
-		n := 0
-		for _, op := range h {
-			if op.Worker == w && op.Call > behind && op.Answer < check.Refused {
-				n++
-			}
+// allWork waits until each worker of a process is answered that asks behind a moment.
+func (s *stage) allWork(first int, behind time.Duration, clients ...*process) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("workers %d to %d are answered behind %v", first, first+proofWorkers-1, behind), func() bool {
+		time.Sleep(statusPause)
+		for _, p := range clients {
+			p.alive()
 		}
-		if n == 0 {
-			t.Errorf("worker %d was not answered any more behind %v", w, behind)
+		answered := map[int]bool{}
+		for _, op := range of(s.history(), first) {
+			answered[op.Worker] = answered[op.Worker] || op.Call > behind && op.Answer < check.Refused
 		}
-	}
+		return !slices.Contains(slices.Collect(maps.Values(answered)), false) && len(answered) == proofWorkers
+	})
 }

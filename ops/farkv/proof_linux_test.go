@@ -78,10 +78,10 @@ func TestMasterKilled(t *testing.T) {
 	})
 	recovered := realtime.Now() - killed
 	s.wait(time.Second, other)
+	s.allWork(first, killed+recovered, other)
 	other.leave()
 	h := s.judge(nil)
 	noneFails(t, of(h, first))
-	allWork(t, h, first, killed+recovered)
 	t.Logf("%d operations; the next master was elected within %v and had recovered the dead one's clients within %v; "+
 		"the longest wait of a worker was %v",
 		len(h), elected.Round(time.Millisecond), recovered.Round(time.Millisecond), longestGap(of(h, first), killed))
@@ -149,12 +149,12 @@ func TestAgentAway(t *testing.T) {
 	s.gone(nil, 1, 2)
 	took := realtime.Now() - again
 	s.wait(time.Second, a, b)
+	s.allWork(0, again+took, a, b)
+	s.allWork(proofWorkers, again+took, a, b)
 	a.leave()
 	b.leave()
 	all := s.judge(nil)
 	noneFails(t, calledBehind(all, filled))
-	allWork(t, all, 0, again+took)
-	allWork(t, all, proofWorkers, again+took)
 	t.Logf("%d operations; behind the next death the longest wait of a worker was %v; the spare was filled within %v",
 		len(all), longestGap(calledBehind(all, again-time.Second), again), took.Round(time.Millisecond))
 }

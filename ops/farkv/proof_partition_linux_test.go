@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma/realtime"
+	"github.com/farkv/farkv/ops"
 )
 
 // TestPartitions cuts memory nodes n0 to n2 and clients c0 and c1, each a machine in a network of
@@ -53,16 +54,20 @@ func partition(t *testing.T, net map[string]*network, cuts []string) {
 	s.wait(time.Second, clients...)
 	healed := realtime.Now()
 	every(heal)
-	s.wait(3*time.Second, clients...)
-	state := s.status(net["c1"])
-	if state == nil || state.View.Busy || !state.Nodes[0].Gone || !state.Nodes[0].Reachable ||
-		state.Nodes[0].Lease > 0 {
-		t.Errorf("a node that is gone, reached again, and has no lease: %+v", state)
+	for i := range clients {
+		s.allWork(i*proofWorkers, healed+2*time.Second, clients...)
+	}
+	var state *ops.State
+	s.until("node 0 is reached again", func() bool {
+		state = s.status(net["c1"])
+		return state != nil && !state.View.Busy && state.Nodes[0].Reachable
+	})
+	if !state.Nodes[0].Gone || state.Nodes[0].Lease > 0 {
+		t.Errorf("a node that is gone, and has no lease: %+v", state)
 	}
 	h := s.history()
 	for i, p := range clients {
-		own, first := of(h, i*proofWorkers), i*proofWorkers
-		allWork(t, h, first, healed+2*time.Second)
+		own := of(h, i*proofWorkers)
 		t.Logf("c%d: the longest wait of a worker was %v; %d operations failed", i, longestGap(own, parted),
 			len(own.With(unanswered...)))
 		p.leave()

@@ -31,9 +31,11 @@ func TestStopped(t *testing.T) {
 			s.wait(500*time.Millisecond, a, b)
 
 			client := s.pause(4*time.Second, a)
-			s.wait(3*time.Second, a, b)
+			s.allWork(0, client.to+2*time.Second, a, b)
+			s.allWork(proofWorkers, client.to+2*time.Second, a, b)
 			nodes := s.pause(5*time.Second, s.nodes...)
-			s.wait(3*time.Second, a, b)
+			s.allWork(0, nodes.to+2*time.Second, a, b)
+			s.allWork(proofWorkers, nodes.to+2*time.Second, a, b)
 			a.leave()
 			b.leave()
 			h := s.history()
@@ -45,10 +47,6 @@ func TestStopped(t *testing.T) {
 			wantFew(t, "the stop of another client", of(stopped, proofWorkers), 0)
 			stopped = within(h, nodes.from, nodes.to+2*time.Second)
 			wantFew(t, "the stop of all nodes", stopped, 3) // 5 s in timeouts of 2
-			for first := range 2 {
-				allWork(t, h, first*proofWorkers, client.to+2*time.Second)
-				allWork(t, h, first*proofWorkers, nodes.to+2*time.Second)
-			}
 		})
 	}
 }

@@ -69,12 +69,32 @@ type redisServer struct {
 	addr   string
 	folder string
 	cmd    *exec.Cmd
+	ended  chan struct{} // closed when its process has ended
+	err    error         // how; behind ended
 }
 
-// patience bounds the start and the end of a server.
-const patience = 10 * time.Second
+const (
+	// patience bounds the start and the end of a server.
+	patience = 10 * time.Second
+	// redisTries bounds how many servers are started: a port may be another process's before it is
+	// a server's, which ends then. Several times in a row that is another fault of the server.
+	redisTries = 5
+)
 
-func startRedis(ctx context.Context, program string) (*redisServer, error) {
+// errEnded is wrapped when a server's process ended by itself.
+var errEnded = errors.New("it ended by itself")
+
+func startRedis(ctx context.Context, program string) (s *redisServer, err error) {
+	for range redisTries {
+		if s, err = tryRedis(ctx, program); !errors.Is(err, errEnded) {
+			return s, err
+		}
+	}
+	return nil, err
+}
+
+// tryRedis starts a server on one port. The error wraps errEnded when the server ended at once.
+func tryRedis(ctx context.Context, program string) (*redisServer, error) {
 	port, err := freePort()
 	if err != nil {
 		return nil, err
@@ -83,21 +103,41 @@ func startRedis(ctx context.Context, program string) (*redisServer, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &redisServer{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), folder: folder}
+	s := &redisServer{addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(port)), folder: folder,
+		ended: make(chan struct{})}
 	s.cmd = exec.Command(program, "--bind", "127.0.0.1", "--port", strconv.Itoa(port), "--dir", folder,
 		"--save", "", "--appendonly", "no", "--daemonize", "no", "--loglevel", "warning")
 	if err := s.cmd.Start(); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder))
 	}
+	go func() {
+		s.err = s.cmd.Wait()
+		close(s.ended)
+	}()
 	for until := time.Now().Add(patience); ; {
 		conn, err := net.DialTimeout("tcp", s.addr, time.Second)
 		if err == nil {
-			return s, conn.Close()
+			err = conn.Close()
 		}
-		if ctx.Err() != nil || time.Now().After(until) {
+		switch {
+		case s.over(): // whatever answers there is another process
+			return nil, fmt.Errorf("start %s: %w", program, s.stop())
+		case err == nil:
+			return s, nil
+		case ctx.Err() != nil || time.Now().After(until):
 			return nil, errors.Join(fmt.Errorf("start %s: %w", program, err), ctx.Err(), s.stop())
 		}
 		time.Sleep(10 * time.Millisecond)
+	}
+}
+
+// over reports whether the server's process has ended.
+func (s *redisServer) over() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -111,14 +151,19 @@ func freePort() (int, error) {
 	return l.Addr().(*net.TCPAddr).Port, l.Close()
 }
 
-// stop ends the server, by its process, and removes its folder.
+// stop ends the server, by its process, and removes its folder. The error wraps errEnded when the
+// process had ended before: what was measured since is not the server's.
 func (s *redisServer) stop() error {
+	if s.over() {
+		return errors.Join(fmt.Errorf("%w: %v", errEnded, s.err), os.RemoveAll(s.folder))
+	}
 	t := time.AfterFunc(patience, func() { s.cmd.Process.Kill() })
 	defer t.Stop()
 	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	err := s.cmd.Wait()
+	<-s.ended
+	err := s.err
 	var exit *exec.ExitError
 	if errors.As(err, &exit) {
 		err = nil // it was told to

@@ -309,10 +309,21 @@ func TestMetrics(t *testing.T) {
 	}
 	errs, ended := new(said), make(chan int, 1)
 	go func() {
-		args := append([]string{"run", "-p", "operationcount=2000", "--target", "1000"}, common...)
+		args := append([]string{"run", "-p", "operationcount=1000000000000", "--target", "1000"}, common...)
 		ended <- execute(args, strings.NewReader(""), io.Discard, errs)
 	}()
+	interrupt := sync.OnceValue(func() int {
+		self, err := os.FindProcess(os.Getpid())
+		if err == nil {
+			err = self.Signal(os.Interrupt)
+		}
+		if err != nil {
+			t.Error(err)
+		}
+		return <-ended
+	})
 	url := errs.find(t, regexp.MustCompile(`http://\S+/metrics`))
+	defer interrupt()
 	some := regexp.MustCompile(`(?m)^farkv_client_operations_total{operation="read",result="ok"} [1-9]`)
 	for until := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
 		text := page(t, url)
@@ -323,7 +334,7 @@ func TestMetrics(t *testing.T) {
 			t.Fatal(text)
 		}
 	}
-	if status := <-ended; status != 0 {
+	if status := interrupt(); status != 128+int(syscall.SIGINT) {
 		t.Errorf("run: %d", status)
 	}
 	if _, err := http.Get(url); err == nil {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -22,24 +23,31 @@ func TestMonitor(t *testing.T) {
 	}
 	run := append([]string{"run", "-p", "operationcount=1000000000", "--target", "100", "--interval", "1", "--monitor"},
 		common...)
+	const goesOn = `The monitor is closed; the run goes on\.\s*\n\[\d+s\] .*\n`
 	for _, c := range []struct {
-		name, seconds, key string
-		status             int
-		after, never       string // the terminal was given back
+		name, key    string
+		seconds      int // 0: the run has no end
+		status       int
+		after, never string // the terminal was given back
 	}{
-		{"end", "5", "", 0, `Run finished.*\n(.*\n)*TOTAL`, `\n\[\d+s\]`},
-		{"q", "6", "q", 0, `The monitor is closed; the run goes on\.\s*\n\[\d+s\] .*\n(.*\n)*TOTAL`, `interrupt`},
-		{"Ctrl-C", "30", "\x03", 130,
+		{"end", "", 5, 0, `Run finished.*\n(.*\n)*TOTAL`, `\n\[\d+s\]`},
+		{"q", "q", 0, 130, goesOn + `(.*\n)*go-ycsb: interrupt: (.*\n)*TOTAL`, `interrupt(.|\n)*the run goes on`},
+		{"Ctrl-C", "\x03", 0, 130,
 			`interrupt: stopping; once more(.*\n)*TOTAL(.*\n)*go-ycsb: interrupted: the results are those of`,
 			`the run goes on`},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			cmd := exec.CommandContext(t.Context(), "go-ycsb", append(run, "-p", "maxexecutiontime="+c.seconds)...)
+			cmd := exec.CommandContext(t.Context(), "go-ycsb", append(run, "-p",
+				fmt.Sprint("maxexecutiontime=", c.seconds))...)
 			cmd.Env = env
 			terminal := tuitest.Start(t, 80, 24, cmd)
 			terminal.Find(`Overview(.|\n)*whole(.|\n)*update [1-9]`) // a rate: of two samples
 			terminal.Type(c.key)
+			if c.name == "q" {
+				terminal.Find(goesOn)
+				_ = cmd.Process.Signal(os.Interrupt) // else it has ended, and the status says so
+			}
 			before, shown, after := terminal.End()
 			if got := cmd.ProcessState.ExitCode(); got != c.status {
 				t.Errorf("exit status %d, want %d", got, c.status)

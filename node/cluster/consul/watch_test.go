@@ -180,8 +180,8 @@ func TestWatchBackoff(t *testing.T) {
 	s := poolOf(t, a, "p").Registry("x")
 	write(t, s, "k", "v")
 	f.fail = refuseAll
-	calls := watched(t, s, "k")
 	began := time.Now()
+	calls := watched(t, s, "k")
 	for range 8 {
 		if c := next(t, calls); !errors.Is(c.err, membership.ErrUnreachable) {
 			t.Fatalf("seen %+v", c)

@@ -23,7 +23,7 @@ import (
 
 // Config shapes a memory node. Zero values mean defaults where there are any.
 type Config struct {
-	Listen string // HOST:PORT; port 0 is any free one
+	Listen string // HOST:PORT; port 0 is any free one: see transport.Listen
 	// From 4 KiB to control.MaxMemory. It is mapped at once. Anonymous memory takes pages of the
 	// machine only where they are touched, unless they are huge.
 	Memory uint64 // bytes that it offers
@@ -171,7 +171,7 @@ func listen(c Config) (*Node, error) {
 	if n.memory, err = n.newMemory(); err != nil {
 		return nil, errors.Join(err, n.leaveFile())
 	}
-	if n.listener, err = net.Listen("tcp", c.Listen); err != nil {
+	if n.listener, err = transport.Listen(c.Listen, c.Region != nil); err != nil {
 		return nil, errors.Join(err, n.memory.close(), n.leaveFile())
 	}
 	if err := n.recall(); err != nil {

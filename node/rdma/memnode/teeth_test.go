@@ -188,6 +188,8 @@ var mutants = []teeth.Mutant{
 		Test: "TestBlocksLieApart"},
 	{Rule: "as it ended", In: "session.landLater",
 		At: "$c.out[$e.at], $e.rest = byte($st), nil", Do: "$e.rest = nil", Test: "TestBlocksLieApart"},
+	{Rule: "a node that remembers comes back to its port", In: "listen",
+		At: "$c.Region != nil", Do: "false", Test: "TestPortOfRegion"},
 }
 
 func TestMutants(t *testing.T) {

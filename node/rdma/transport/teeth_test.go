@@ -23,6 +23,10 @@ var mutants = []teeth.Mutant{
 		At: "len($l.$out) > $mostQueued", Do: "false", Test: "TestQueueIsBounded"},
 	{Rule: "time before a node was heard does not count", In: "ping.turn",
 		At: "min($p.$still, $now-$heard)", Do: "$p.$still", Test: "TestGivesUp"},
+	{Rule: "a node comes back to a port that is no other's", In: "Listen",
+		At: "!$comesBack", Do: "true", Test: "TestPortIsKept"},
+	{Rule: "a port that is taken is drawn again", In: "listenAtDrawn",
+		At: "for range portTries { $*body }", Do: "for range 1 { $*body }", Test: "TestPortsThatAreTaken"},
 }
 
 func TestMutants(t *testing.T) {
