@@ -539,20 +539,3 @@ func TestCloseIsBounded(t *testing.T) {
 	})
 	must(t, f.Run())
 }
-
-// TestPushFails: a bundle that a node may or may not have taken has no owner.
-func TestPushFails(t *testing.T) {
-	s := &Space{Segments: 1, Buffers: 100, Bytes: 64}
-	f := pool(t, s, 1)
-	w := open(t, f, s)
-	p, _, err := w.Allocate(0, 0)
-	must(t, err)
-	w.Give(0, 0, p)
-	must(t, f.KillNode(0))
-	l := w.list(0, 0)
-	n := l.len()
-	must(t, w.push(l))
-	if w.settle(l); l.len() != 0 || w.Stats().Lost != uint64(n) {
-		t.Errorf("%d of %d buffers are the worker's still: %+v", l.len(), n, w.Stats())
-	}
-}

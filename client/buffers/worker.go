@@ -354,16 +354,20 @@ func (w *Worker) push(l *list) error {
 }
 
 // settle takes the result of a push, if it is known. A push that failed may have taken effect, so
-// its buffers are left to a sweep. If the CAS found another top the buffers are the worker's again,
-// the newest in its list now. The word that the CAS found is what the next push expects.
-func (w *Worker) settle(l *list) {
+// its buffers are left to a sweep. If the CAS found another top, or nothing was sent, the buffers
+// are the worker's again, the newest in its list now. The word that the CAS found is what the next
+// push expects. unsent: nothing was sent, since the node is out of reach.
+func (w *Worker) settle(l *list) (unsent bool) {
 	b := l.pushing
 	if b == nil || !b.Finished() {
-		return
+		return false
 	}
 	l.pushing = nil
 	cas := b.Op(1)
 	switch {
+	case errors.Is(cas.Err, rdma.ErrNodeDown) && b.HadNoEffect(0, b.Len()):
+		unsent = true
+		l.put(l.out...)
 	case b.Err() != nil:
 		w.stats.Lost += uint64(len(l.out))
 	case cas.Swapped():
@@ -375,6 +379,7 @@ func (w *Worker) settle(l *list) {
 		l.put(l.out...)
 	}
 	b.Release()
+	return unsent
 }
 
 // Close gives back all that the worker owns. What a node does not take within the timeout is lost
@@ -411,17 +416,24 @@ func (w *Worker) Land() error {
 }
 
 // giveBack pushes all lists until they are empty or the time is over. That takes a trip for each
-// bundle of the longest list, and one more where others were faster.
+// bundle of the longest list, and one more where others were faster. A node that is out of reach is
+// asked again after a pause: it may be back in a moment. It gets a part of the timeout, and what it
+// does not take in that time is lost.
 func (w *Worker) giveBack() error {
-	began := w.ep.Now()
+	began, part := w.ep.Now(), w.timeout/turns
 	for {
-		busy := false
+		busy, away := false, false
 		for _, l := range w.lists {
 			if l == nil {
 				continue
 			}
 			// A push that another client's change defeated is repeated.
-			w.settle(l)
+			if w.settle(l) {
+				away = true
+				if w.ep.Now()-began >= part {
+					w.lose(l)
+				}
+			}
 			if l.pushing == nil && l.len() > 0 {
 				if err := w.push(l); err != nil {
 					return err
@@ -433,14 +445,18 @@ func (w *Worker) giveBack() error {
 		if !busy || now-began >= w.timeout {
 			return nil
 		}
-		if err := w.await(min(began+w.timeout, now+w.timeout/turns)); err != nil {
+		if err := w.await(min(began+w.timeout, now+part)); err != nil {
 			return err
+		}
+		if away {
+			w.ep.Sleep(part / turns)
 		}
 	}
 }
 
 // turns is the number of parts of the timeout. A silent node holds up the other nodes for one part
-// only: other clients may have changed their stacks, so that pushes there must be repeated.
+// only: other clients may have changed their stacks, so that pushes there must be repeated. A node
+// that is out of reach is asked as often in its part.
 const turns = 16
 
 // await waits for the pushes in flight. Errors of verbs are settle's to examine.
@@ -461,15 +477,18 @@ func (w *Worker) await(until time.Duration) error {
 // land: its batch owns its memory until then.
 func (w *Worker) abandon() {
 	for _, l := range w.lists {
-		if l == nil {
-			continue
+		if l != nil {
+			w.lose(l)
 		}
-		w.stats.Lost += uint64(l.len())
-		l.free, l.head = l.free[:0], 0
-		if l.pushing != nil {
-			w.stats.Lost += uint64(len(l.out))
-			l.pushing.Release()
-			l.pushing = nil
-		}
+	}
+}
+
+func (w *Worker) lose(l *list) {
+	w.stats.Lost += uint64(l.len())
+	l.free, l.head = l.free[:0], 0
+	if l.pushing != nil {
+		w.stats.Lost += uint64(len(l.out))
+		l.pushing.Release()
+		l.pushing = nil
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
@@ -132,5 +133,47 @@ func TestNothingSent(t *testing.T) {
 	}
 	if owned != 0 || c.Stats().Leaked != 0 {
 		t.Errorf("%d buffers of a change that was not sent: one is lost", -owned)
+	}
+}
+
+// outOfReach is an endpoint that no node is in reach of when a step is posted first.
+type outOfReach struct {
+	rdma.Endpoint
+	step rdma.Step
+}
+
+func (e *outOfReach) Post(b *rdma.Batch) error {
+	if b.Step() == e.step {
+		e.step = ""
+		var faults []fault.Fault
+		for i := range b.Len() {
+			faults = append(faults, fault.Fault{At: uint64(i + 1), Err: rdma.NoEffect(rdma.ErrNodeDown)})
+		}
+		e.Endpoint = fault.New(e.Endpoint, faults...)
+	}
+	return e.Endpoint.Post(b)
+}
+
+// TestUnsentAccept: an accept that was sent to no node, since all are out of reach, had no effect.
+// The change is certain, and its buffers are the client's.
+func TestUnsentAccept(t *testing.T) {
+	f, a, around := three(t, 1, 100)
+	must(t, put(around(-1), someHash, 1))
+	ep, err := f.Open(t.Name())
+	must(t, err)
+	defer ep.Close()
+	c := Open(&outOfReach{ep, "accept"}, a.Layout, a, Options{})
+	defer c.Close()
+	c.begin(c.BucketOf(someHash))
+	ch := change{id: 1<<16 | 2, decide: func(bucket []Entry) ([]Entry, error) { return bucket[:0], nil }}
+	for settled := false; !settled; {
+		settled, err = c.look()
+		must(t, err)
+	}
+	_, err = c.attempt(&ch, true)
+	wantError(t, err, rdma.ErrNodeDown)
+	c.giveSpares()
+	if n := c.Stats().Leaked; ch.sent || n != 0 {
+		t.Errorf("%d buffers leaked: an accept reached no node, and counts as sent: %v", n, ch.sent)
 	}
 }

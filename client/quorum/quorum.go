@@ -72,9 +72,10 @@ type Quorum struct {
 	turn    int
 	// The state of each replica in the step. idle: not asked yet. again: to be asked once more.
 	// flying: asked, and not answered. done: it counts. refused: it will not count. unsent: asked
-	// in a batch that was not posted. late: asking ended in a timeout, so it may be asked once
-	// more. A replica is in one of idle, again, flying, done and refused at most; in none of them
-	// it has failed. unsent and late say more of those that have no answer.
+	// in a batch that was not posted, or in vain, since its chain failed without effect. late:
+	// asking ended in a timeout, so it may be asked once more. A replica is in one of idle, again,
+	// flying, done and refused at most; in none of them it has failed. unsent and late say more of
+	// those that have no answer.
 	idle    Mask
 	again   Mask
 	flying  Mask
@@ -172,7 +173,8 @@ func (q *Quorum) Refused() Mask { return q.refused }
 func (q *Quorum) Flying() Mask { return q.flying }
 
 // Unsent returns the replicas of which the last step did not send the chains, because it failed
-// before. These had no effect and never will: what they name is the caller's still.
+// before, or because the node was out of reach. These had no effect and never will: what they name
+// is the caller's still.
 func (q *Quorum) Unsent() Mask { return q.unsent }
 
 // Gather asks replicas of the set from, until need of them are done. at has the addresses of all
@@ -310,7 +312,7 @@ func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask fu
 	q.n++
 	q.turn = 0 // await decrements it, cyclically, so the latest flight comes first
 	// Until Post has succeeded: see Unsent.
-	q.unsent = to
+	q.unsent |= to
 	for r, left := first, to.Len(); left > 0; r = next(r, len(at)) {
 		if !to.Has(r) {
 			continue
@@ -343,13 +345,14 @@ func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask fu
 	if f.left == 0 {
 		q.n--
 		b.Release()
-		q.unsent = 0
+		q.unsent &^= to
 		return nil
 	}
 	if err := q.ep.Post(b.As(step)); err != nil {
 		return err
 	}
-	f.posted, q.posted, q.unsent = true, true, 0
+	f.posted, q.posted = true, true
+	q.unsent &^= to
 	q.flying |= f.left
 	return nil
 }
@@ -463,8 +466,8 @@ func (q *Quorum) makeRoom() {
 }
 
 // judge judges one replica's chain. A dead node is made up for by other replicas; any other error
-// ends the step. An op that failed with ErrNodeDown may have landed: the replica is not done, and
-// does not count as refused.
+// ends the step. An op that failed with ErrNodeDown may have landed, unless the chain is known to
+// have had no effect: the replica is not done, and does not count as refused.
 func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
 	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
 	r := ch.Replica
@@ -475,6 +478,9 @@ func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
 		}
 		if !errors.Is(err, rdma.ErrNodeDown) {
 			return err
+		}
+		if b.HadNoEffect(ch.First, ch.End) {
+			q.unsent |= Only(r)
 		}
 		q.fail(at, r, err)
 		return nil

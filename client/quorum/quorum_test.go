@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
@@ -158,6 +159,34 @@ func TestAskFails(t *testing.T) {
 	}, done)
 	if !errors.Is(err, full) || q.Unsent() != 0b011 || q.Flying() != 0 || q.Posted() {
 		t.Errorf("replica 1 has no room: %v; %03b were asked in vain, %03b are in flight", err, q.Unsent(), q.Flying())
+	}
+}
+
+// TestUnsent: a replica of which the whole chain had no effect was asked in vain, also when others
+// were asked behind it. One of which a verb may have landed was not.
+func TestUnsent(t *testing.T) {
+	down := rdma.NoEffect(rdma.ErrNodeDown)
+	for _, c := range []struct {
+		write, cas error
+		want       Mask
+	}{{down, down, 0b001}, {rdma.ErrNodeDown, down, 0}, {down, rdma.ErrNodeDown, 0}, {nil, down, 0}} {
+		_, q, at := worker(t, 3, 4)
+		var faults []fault.Fault
+		for i, err := range []error{c.write, c.cas} {
+			if err != nil {
+				faults = append(faults, fault.Fault{At: uint64(i + 1), Err: err})
+			}
+		}
+		q.ep = fault.New(q.ep, faults...)
+		err := q.Gather("step", at, 0, All(3), 2, func(b *rdma.Batch, r int) error {
+			b.Write(at[r].Add(8), b.Alloc(8))
+			b.CompareSwap(at[r], 0, 1)
+			return nil
+		}, done)
+		if err != nil || q.Unsent() != c.want || q.Done() != 0b110 {
+			t.Errorf("a WRITE and a CAS that end with %v and %v: %v; %03b were asked in vain, %03b are done", c.write,
+				c.cas, err, q.Unsent(), q.Done())
+		}
 	}
 }
 

@@ -18,6 +18,12 @@ var mutants = []teeth.Mutant{
 		At: "$q.$err = ErrRefused; $q.$widen($at, 0)", Do: "$q.$err = ErrRefused", Test: "TestVerdicts"},
 	{Rule: "a node that failed is asked last", In: "Quorum.fail",
 		At: "$q.$markSlow($at[$r].Node(), $q.$ep.Now())", Test: "TestShun"},
+	{Rule: "a chain that had no effect was asked in vain", In: "Quorum.judge",
+		At: "$q.unsent |= Only($r)", Test: "TestUnsent"},
+	{Rule: "a chain of which a verb may have landed was not", In: "Quorum.judge",
+		At: "$b.HadNoEffect($ch.$First, $ch.$End)", Do: "$b.HadNoEffect($ch.$First, $ch.$First+1)", Test: "TestUnsent"},
+	{Rule: "what was asked in vain stays so while others are asked", In: "Quorum.send",
+		At: "$q.unsent &^= $to", Nth: "2/2", Do: "$q.unsent = 0", Test: "TestUnsent"},
 }
 
 func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }

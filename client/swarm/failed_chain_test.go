@@ -6,6 +6,7 @@ import (
 
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/fault"
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
@@ -49,5 +50,49 @@ func TestFailedChain(t *testing.T) {
 		})
 		must(t, s.Run())
 		s.Close()
+	}
+}
+
+// cutOnce is an endpoint that a node is out of reach of when a step is posted first.
+type cutOnce struct {
+	rdma.Endpoint
+	step rdma.Step
+	node int
+}
+
+func (e *cutOnce) Post(b *rdma.Batch) error {
+	if b.Step() == e.step {
+		e.step = ""
+		var faults []fault.Fault
+		for i := range b.Len() {
+			if b.Op(i).Addr.Node() == e.node {
+				faults = append(faults, fault.Fault{At: uint64(i + 1), Err: rdma.NoEffect(rdma.ErrNodeDown)})
+			}
+		}
+		e.Endpoint = fault.New(e.Endpoint, faults...)
+	}
+	return e.Endpoint.Post(b)
+}
+
+// TestUnsentChain: of a chain to a node that is out of reach nothing was sent. Its buffer is the
+// client's.
+func TestUnsentChain(t *testing.T) {
+	l, err := NewLayout(Shape{Replicas: 3, Words: 2, Locks: 2, Writers: 2, MaxValue: 8})
+	must(t, err)
+	f, a := pool(t, l.Shape, 3, 1, 100)
+	ep, err := f.Open("client")
+	must(t, err)
+	defer ep.Close()
+	o := a.object(0)
+	at := o.At[o.InPlace].Node()
+	x, err := a.open(&cutOnce{ep, stepWriteReadWords, at}, Options{})
+	must(t, err)
+	defer x.Close()
+	g := &given{x.alloc, map[int]int{}}
+	x.alloc = g
+	k := &x.keys[0]
+	must(t, x.Write(k, []byte("value")))
+	if n := x.Stats().Leaked; g.n[at] != 1 || n != 0 || x.Stats().Widened == 0 {
+		t.Errorf("nothing was sent, and %d buffers have an owner, %d leaked: %+v", g.n[at], n, x.Stats())
 	}
 }

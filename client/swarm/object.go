@@ -3,6 +3,7 @@ package swarm
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
@@ -83,15 +84,23 @@ func (s *Store) draw() error {
 
 // refill takes a chunk from the last region, or from the next one that has any. First it takes
 // objects that were never handed out, since a search for retired ones takes longer. Under a busy
-// view it takes no others (package kit, R2). The error wraps errYoung when an epoch may help:
-// there are retired objects, or other clients may still retire theirs, which they do when an
-// epoch begins.
+// view it takes no others (package kit, R2). A region that does not answer is given up after
+// Patience. If none answers the INSERT fails without them, so it asks each once more, and waits
+// until the timeout in all. The error wraps errYoung when an epoch may help: there are retired
+// objects, or other clients may still retire theirs, which they do when an epoch begins.
 func (s *Store) refill() error {
 	o := &s.objects
 	o.chunk = min(o.chunk+1, mostObjects)
 	full, silent, last := false, false, error(nil)
-	for range s.Regions {
-		err := s.growObjects(o.region, o.chunk)
+	began, within := s.ep.Now(), s.values.Patience()
+	for left := 2 * s.Regions; left > 0; left-- {
+		if rest := s.c.opt.Timeout - (s.ep.Now() - began); left <= s.Regions {
+			if full || rest <= 0 || !errors.Is(last, rdma.ErrTimeout) {
+				break
+			}
+			within = max(within, rest/time.Duration(left))
+		}
+		err := s.growObjects(o.region, o.chunk, within)
 		if errors.Is(err, rdma.ErrFull) && (s.member == nil || !s.member.Busy) {
 			if ok, e := s.claim(o.region, o.chunk); ok || e != nil {
 				err = e
@@ -129,15 +138,16 @@ func (s *Store) lost(region int) bool {
 
 // growObjects takes up to n objects of a region that were never handed out, so that their words are
 // zero. It is a call to the region's first node. The error wraps rdma.ErrFull when there are none;
-// then the region is full for good. A client that dies behind the call leaves objects to a sweep.
-func (s *Store) growObjects(region, n int) error {
+// then the region is full for good. A client that dies behind the call, or does not wait for the
+// answer, leaves objects to a sweep.
+func (s *Store) growObjects(region, n int, within time.Duration) error {
 	if s.scans[region].full {
 		return rdma.ErrFull
 	}
 	first := s.regions[region][0]
 	r := rdma.Request{Step: stepGrow, Proc: node.ProcGrow, Arg: [6]uint64{
 		s.counters + 8*uint64(region), first.Offset(), s.stride(0), uint64(s.Objects), uint64(n)}}
-	if err := s.ep.Call(first.Node(), &r, s.values.Patience()); err != nil {
+	if err := s.ep.Call(first.Node(), &r, within); err != nil {
 		s.scans[region].full = errors.Is(err, rdma.ErrFull)
 		return err
 	}

@@ -14,7 +14,8 @@ import (
 //
 // A chain is unresolved while its client does not know the outcome: while it is in flight, its
 // WRITE may land at any moment, so its buffers have no owner. If a chain fails, its outcome stays
-// unknown, and its buffer leaks until a sweep finds it.
+// unknown, and its buffer leaks until a sweep finds it; unless the chain is known to have had no
+// effect.
 //
 // A reader may find that a buffer was reused. The checksum shows it, which covers object and
 // stamp. Then the reader reads the word again. If that is unchanged, the buffer should have held

@@ -33,6 +33,8 @@ var storeMutants = []teeth.Mutant{
 		At: "return $c.$readRaw($k)", Do: "$k.met(began); return $c.$readRaw($k)", Test: "TestRawObjectAgain"},
 	{Rule: "an operation waits for nodes that are out of reach", In: "Store.reach",
 		At: "$now-$t.$began >= $timeout", Do: "true", Test: "TestOutOfReach"},
+	{Rule: "an INSERT waits for objects when no node answers", In: "Store.refill",
+		At: "$full || $rest <= 0 || !errors.Is($last, rdma.ErrTimeout)", Do: "$rest != 0", Test: "TestDrawOutOfReach"},
 	{Rule: "a sweep is waited for until the timeout is over", In: "Store.nextEpoch",
 		At: "max($t.$began+$timeout-$now, 0)", Do: "$timeout / 4", Test: "TestGetAwaitsSweep"},
 	{Rule: "an INSERT that waited for retired objects in vain has a sweep look for others", In: "Store.again",

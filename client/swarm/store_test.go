@@ -7,6 +7,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/shm"
 	"github.com/farkv/farkv/workloads/check/storetest"
@@ -31,10 +32,11 @@ func harness(nodes int, p Params, o StoreOptions) storetest.Harness {
 	o.Apart = p.Apart
 	return storetest.Harness{
 		Nodes: nodes, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
-		Format: func(f rdma.Fabric) error { return Make(f, p) },
-		Open:   func(ep rdma.Endpoint) (client.Store, error) { return OpenStore(ep, o) },
-		Check:  Check,
-		MaxKey: 64, MaxValue: 1000,
+		Format:    func(f rdma.Fabric) error { return Make(f, p) },
+		Open:      func(ep rdma.Endpoint) (client.Store, error) { return OpenStore(ep, o) },
+		Check:     Check,
+		Recoverer: func(ep rdma.Endpoint) (cluster.Recoverer, error) { return NewRecoverer(ep) },
+		MaxKey:    64, MaxValue: 1000,
 	}
 }
 

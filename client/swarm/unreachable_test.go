@@ -82,15 +82,21 @@ func outOfReach(t *testing.T, format string, seed uint64, timeout, away time.Dur
 }
 
 // TestDrawOutOfReach: an INSERT that needs an object while all nodes are away for a part of its
-// timeout goes on as soon as they are back: it does not take a region that does not answer for a
-// full one.
+// timeout goes on as soon as they are back, whether its calls fail soon or have no answer: it does
+// not take a region that does not answer for a full one.
 func TestDrawOutOfReach(t *testing.T) {
+	for _, fails := range []time.Duration{50 * time.Microsecond, time.Hour} {
+		drawOutOfReach(t, fails)
+	}
+}
+
+func drawOutOfReach(t *testing.T, fails time.Duration) {
 	p := small(3, 3, false)
 	l, err := newPlan(p, 3)
 	must(t, err)
 	const from, away = 10 * time.Millisecond, 100 * time.Millisecond
 	s := sim.New(sim.Options{Nodes: 3, Memory: l.bytes, Clients: p.Clients, Handler: node.Serve,
-		RetryTimeout: 50 * time.Microsecond,
+		RetryTimeout: fails,
 		Faults:       sim.Faults{{Kind: sim.PartitionFault, Client: "client", Node: sim.AnyNode, At: from, For: away}}})
 	defer s.Close()
 	must(t, Make(s, p))
@@ -101,7 +107,7 @@ func TestDrawOutOfReach(t *testing.T) {
 		k.objects.free, k.objects.location = nil, 0
 		ep.Sleep(from + time.Millisecond - ep.Now())
 		if err := k.Insert([]byte("two"), []byte("value")); err != nil {
-			t.Error(err)
+			t.Errorf("calls fail after %v: operation failed: %v", fails, err)
 		}
 		if late := ep.Now() - from - away; late < 0 || late > 2*p.Timeout/lastReach {
 			t.Errorf("the INSERT ended %v after the nodes were back", late)

@@ -2,6 +2,7 @@ package rdma
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 )
 
@@ -301,6 +302,17 @@ func (b *Batch) Err() error {
 		}
 	}
 	return nil
+}
+
+// HadNoEffect reports whether each of the ops first to end-1, which are complete, has failed
+// without effect: see ErrNoEffect.
+func (b *Batch) HadNoEffect(first, end int) bool {
+	for i := first; i < end; i++ {
+		if !errors.Is(b.Op(i).Err, ErrNoEffect) {
+			return false
+		}
+	}
+	return true
 }
 
 // errSoFar is Err while ops are in flight: their fields are their fabric's, which may fill them in
