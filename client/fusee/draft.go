@@ -55,7 +55,9 @@ func (c *Client) begin(op layout.Opcode, key, value []byte) error {
 		if failed != nil {
 			return failed
 		}
-		if c.unresolved.resolved(!c.views.behind) || found {
+		before := len(c.unresolved.list)
+		c.unresolved.settle(!c.views.behind)
+		if found || len(c.unresolved.list) < before {
 			d.Object, err = c.mem.Take(class, toDelete, op == layout.OpDelete)
 		}
 	}

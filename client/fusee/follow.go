@@ -303,7 +303,7 @@ func (f *follower) journalWord() (int, error) {
 		if f.s.View.Busy || f.behind {
 			return 0, fmt.Errorf("journal a write: %w", rdma.ErrStale)
 		}
-		f.unresolved.resolved(!f.behind)
+		f.unresolved.settle(!f.behind)
 		if !r.Again() {
 			return 0, session.TimedOut(
 				fmt.Sprintf("journal a write: %d earlier ones are unresolved", len(f.unresolved.list)))

@@ -63,7 +63,7 @@ var recoveryMutants = []teeth.Mutant{
 	{Rule: "a client finds out whether the verbs of unresolved writes have landed", In: "unresolvedWrites.landWrites",
 		At: "$u.landed()", Do: "_ = $u", Test: "TestUnresolvedWritesAreLanded"},
 	{Rule: "what unresolved writes keep is looked for before the pool is full for a DELETE", In: "Client.begin",
-		At: "$c.unresolved.resolved($*args)", Do: "false", Test: "TestFullPoolBlip"},
+		At: "$c.unresolved.settle($*args)", Test: "TestFullPoolBlip"},
 	{Rule: "an object that was written is not kept for a READ that was given up", In: "Client.abandon",
 		At: "errors.Is($err, errSilent)", Do: "false", Test: "TestFullPoolBlip"},
 	{Rule: "an allocation is undone for which a backup has no memory", Pkg: "memory", In: "Tables.Complete",
