@@ -1,10 +1,12 @@
 package fusee
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/fusee/memory"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node/rdma"
@@ -27,7 +29,8 @@ func noFence(cause error) func(b *rdma.Batch) error {
 	}
 }
 
-// withHook returns a client of a pool with three replicas of the index, in which k is, and its hook.
+// withHook returns a client of a pool with three replicas of the index, and its hook. It has
+// inserted k.
 func withHook(t *testing.T) (*Client, *sim.Sim, *onStep) {
 	t.Helper()
 	p := small(4, 3, 2)
@@ -93,8 +96,8 @@ func TestCloseLandsWrites(t *testing.T) {
 	}
 }
 
-// TestCloseAwaitsWinner: a client closes behind a write that has lost its round, the winner of which
-// is about to change the primary. The client waits for that, and leaves.
+// TestCloseAwaitsWinner: a client closes behind a write that has lost its round, the winner of
+// which is about to change the primary. The client waits for that, and leaves.
 func TestCloseAwaitsWinner(t *testing.T) {
 	c, f, h := withHook(t)
 	m, err := openMaster(open2(t, f))
@@ -116,4 +119,43 @@ func TestCloseAwaitsWinner(t *testing.T) {
 		return nil
 	}
 	wantLeft(t, c, f)
+}
+
+// TestLateWriteBlocksNone: the CASes of a write land when its client has ceased to wait for them.
+// The client ends the round with its next operations, whether it writes or reads. So another writer
+// of the key does not wait for it for ever.
+func TestLateWriteBlocksNone(t *testing.T) {
+	for _, reads := range []bool{false, true} {
+		t.Run(fmt.Sprintf("it reads: %v", reads), func(t *testing.T) {
+			c, f, h := withHook(t)
+			other, err := Open(open2(t, f), thrifty(Options{}))
+			must(t, err)
+			must(t, c.Insert(key(0), nil))
+			h.then = func(b *rdma.Batch) error {
+				if b.Step() != session.StepCASBackups {
+					return nil
+				}
+				h.then = nil
+				must(t, rdma.Do(h.Endpoint, b, time.Second))
+				return failed(b, rdma.ErrTimeout)
+			}
+			wantError(t, c.Update(k, []byte("new")), client.ErrUncertain)
+			wantError(t, other.Update(k, []byte("other")), client.ErrUncertain)
+			for range memory.TendEvery {
+				if reads {
+					_, err = c.Get(key(0))
+				} else {
+					err = c.Update(key(0), nil)
+				}
+				must(t, err)
+			}
+			if err := other.Update(k, []byte("other")); err != nil {
+				t.Errorf("another writer of the key: got %v, want no error", err)
+			}
+			wantValue(t, c, string(k), "other")
+			must(t, c.Close())
+			must(t, other.Close())
+			checkClean(t, f)
+		})
+	}
 }
