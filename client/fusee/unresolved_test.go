@@ -159,3 +159,79 @@ func TestLateWriteBlocksNone(t *testing.T) {
 		})
 	}
 }
+
+// refuser has nodes refuse the CASes of a proposal, but for those that landed has done.
+type refuser struct {
+	rdma.Endpoint
+	cause  error
+	landed int
+	then   func()
+	batch  *rdma.Batch
+}
+
+func (h *refuser) Post(b *rdma.Batch) error {
+	if h.then == nil || b.Step() != session.StepCASBackups {
+		return h.Endpoint.Post(b)
+	}
+	for i := range b.Len() {
+		op := b.Op(i)
+		if i >= b.Len()-h.landed { // it is not known to have landed
+			land := h.Batch()
+			land.CompareSwap(op.Addr, op.Expect, op.Value)
+			_ = rdma.Do(h.Endpoint, land, time.Second)
+			land.Release()
+			op.Fail(h.cause)
+		} else {
+			op.Fail(rdma.NoEffect(h.cause))
+		}
+	}
+	h.batch = b
+	h.then()
+	h.then = nil
+	return nil
+}
+
+func (h *refuser) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	if b == h.batch {
+		h.batch = nil
+		return nil
+	}
+	return h.Endpoint.Wait(b, n, within)
+}
+
+// TestRefusedProposal: the nodes refuse a DELETE's CASes. The DELETE knows that it has changed
+// nothing, whatever others have written to the slot since. It begins again. If a CAS may have
+// landed, it ends its own round.
+func TestRefusedProposal(t *testing.T) {
+	for _, test := range []struct {
+		cause  error
+		landed int
+	}{{rdma.ErrStale, 0}, {rdma.ErrNodeDown, 0}, {rdma.ErrNodeDown, 1}} {
+		t.Run(fmt.Sprintf("%v, %d landed", test.cause, test.landed), func(t *testing.T) {
+			p := small(4, 3, 2)
+			p.Timeout = 20 * time.Millisecond
+			f := simPool(t, 4, p)
+			h := &refuser{Endpoint: open2(t, f), cause: test.cause, landed: test.landed}
+			c, err := Open(h, thrifty(Options{}))
+			must(t, err)
+			other, err := Open(open2(t, f), thrifty(Options{}))
+			must(t, err)
+			must(t, c.Insert(k, []byte("old")))
+			h.then = func() {
+				if test.cause == rdma.ErrStale {
+					nextView(t, f, nil)
+				}
+				for i := 0; test.landed == 0 && i < 3; i++ {
+					must(t, other.Update(k, fmt.Append(nil, i)))
+				}
+			}
+			if err := c.Delete(k); err != nil {
+				t.Errorf("got %v, want the key deleted", err)
+			}
+			wantError(t, other.Update(k, nil), client.ErrNotFound)
+			must(t, c.Close())
+			must(t, other.Close())
+			checkClean(t, f)
+		})
+	}
+}
