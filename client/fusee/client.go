@@ -74,7 +74,8 @@ type Options struct {
 	Splits float64
 	// Timeout bounds an operation and each wait for a node. Default, and at most, what the pool
 	// was made for. An operation looks at its deadline between waits, so it may end one wait
-	// later. One that gives a block another size class sleeps for one timeout of the pool's more.
+	// later. Its time begins behind a wait for verbs of earlier writes that timed out. One that
+	// gives a block another size class sleeps for one timeout of the pool's more.
 	// What one does to leave blocks to others does not count.
 	// An INSERT that waits for the index to grow has as much time again whenever that has grown,
 	// and 16 timeouts at most.
@@ -220,10 +221,11 @@ func (c *Client) Close() error {
 	return nil
 }
 
-// drain ends all background work, also that of unresolved writes.
+// drain ends all background work, also that of unresolved writes. It ends what can be ended also
+// when some write stays unresolved.
 func (c *Client) drain() error {
-	c.unresolved.settle(!c.views.behind)
-	return c.mem.Drain()
+	unknown := c.unresolved.settleAll(!c.views.behind)
+	return cmp.Or(c.mem.Drain(), unknown)
 }
 
 // shut is Close within one view. Background work ends before blocks are left: no recovery uses
@@ -232,13 +234,11 @@ func (c *Client) shut() error {
 	if err := c.views.keepUp(); err != nil {
 		return err
 	}
-	// All frees and scans end, and rested objects become free.
-	if err := cmp.Or(c.drain(), c.s.Damage); err != nil {
+	// All frees and scans end, and rested objects become free. An unresolved write keeps its object
+	// and its journal word: recovery has to find them.
+	err := c.drain()
+	if err = cmp.Or(c.s.Damage, err); err != nil {
 		return err
-	}
-	// An unresolved write keeps its object and its journal word: recovery has to find them.
-	if n := len(c.unresolved.list); n > 0 {
-		return fmt.Errorf("of %d writes: %w", n, client.ErrUncertain)
 	}
 	return c.mem.LeaveAll()
 }

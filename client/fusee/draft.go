@@ -49,13 +49,12 @@ func (c *Client) begin(op layout.Opcode, key, value []byte) error {
 	}
 	toDelete := int(c.s.Classes.Of[layout.UnitsFor(len(key), 0)])
 	if d.Object, err = c.mem.Take(class, toDelete, op == layout.OpDelete); errors.Is(err, rdma.ErrFull) {
-		// Unresolved writes keep objects, perhaps the one that was left for DELETEs. And blocks may
-		// be this client's of which it does not know.
+		// Blocks may be this client's of which it does not know.
 		found, failed := c.mem.Ascertain()
 		if failed != nil {
 			return failed
 		}
-		if c.unresolved.resolved(!c.views.behind) || found {
+		if found {
 			d.Object, err = c.mem.Take(class, toDelete, op == layout.OpDelete)
 		}
 	}

@@ -158,14 +158,16 @@ func (f *follower) resync(moved func(region int) bool) error {
 }
 
 // keepUp lets a client write only in an idle view, to which its memory has caught up. Then it
-// ends the rounds of its unresolved writes, since the next write may meet them.
+// resolves what it can of its unresolved writes: the next write may meet their rounds, for which
+// other clients wait, and no block is left to others meanwhile. Where there are none it posts
+// nothing.
 func (f *follower) keepUp() error {
 	if f.s.View.Busy || f.behind {
 		if _, err := f.settled(rdma.ErrStale); err != nil {
 			return err
 		}
 	}
-	f.unresolved.endRounds(!f.behind)
+	f.unresolved.settle(!f.behind)
 	return nil
 }
 
@@ -303,7 +305,7 @@ func (f *follower) journalWord() (int, error) {
 		if f.s.View.Busy || f.behind {
 			return 0, fmt.Errorf("journal a write: %w", rdma.ErrStale)
 		}
-		f.unresolved.resolved(!f.behind)
+		f.unresolved.settle(!f.behind)
 		if !r.Again() {
 			return 0, session.TimedOut(
 				fmt.Sprintf("journal a write: %d earlier ones are unresolved", len(f.unresolved.list)))

@@ -252,6 +252,8 @@ func TestUnresolvedMoves(t *testing.T) {
 	moves := 0
 	for i := range 20 {
 		must(t, c.Insert(key(i), nil))
+	}
+	for i := range 20 {
 		hash := race.Hash(key(i))
 		at, _, held, err := c.find(key(i), hash, false)
 		must(t, err)

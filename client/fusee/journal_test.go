@@ -140,7 +140,7 @@ func TestUnresolvedKeepsItsJournalWord(t *testing.T) {
 	p := small(3, 2, 2)
 	p.Timeout = 20 * time.Millisecond
 	f := simPool(t, 3, p)
-	h := &beforeCAS{Endpoint: open2(t, f)}
+	h := &beforeCAS{Endpoint: &onStep{Endpoint: open2(t, f), then: noFence(rdma.ErrTimeout)}}
 	d, err := Open(h, thrifty(Options{}))
 	must(t, err)
 	for i := range 3 {

@@ -193,7 +193,7 @@ func TestUnresolvedIsNotAdopted(t *testing.T) {
 	}
 	x.abandon(rdma.ErrTimeout)
 	unit := x.draft.Unit
-	must(t, x.drain())
+	must(t, x.mem.Drain())
 	s := &x.mem.Holdings.Slabs[class]
 	for len(s.Blocks) > 0 {
 		x.mem.Part(s.Split(s.Blocks[0]))

@@ -271,10 +271,19 @@ func TestProtocolsDoNotMix(t *testing.T) {
 	}
 }
 
-// A client that holds most of a pool and uses little of it leaves blocks to others.
+// A client that holds most of a pool and uses little of it leaves blocks to others, also when one
+// of its writes has been cut off before.
 func TestLargeHolderShedsBlocks(t *testing.T) {
+	for _, cause := range []error{nil, rdma.ErrNodeDown, rdma.ErrTimeout} {
+		t.Run(fmt.Sprintf("cut off: %v", cause), func(t *testing.T) { largeHolderShedsBlocks(t, cause) })
+	}
+}
+
+func largeHolderShedsBlocks(t *testing.T, cause error) {
 	f := pool(t, 1, cramped(15))
-	x, y := worker(t, f, Options{}, nil), worker(t, f, Options{}, nil)
+	h := &onStep{}
+	x := worker(t, f, Options{}, func(ep rdma.Endpoint) rdma.Endpoint { h.Endpoint = ep; return h })
+	y := worker(t, f, Options{}, nil)
 	n := 0
 	for ; x.Insert(key(n), make([]byte, 1000)) == nil; n++ {
 	}
@@ -282,11 +291,19 @@ func TestLargeHolderShedsBlocks(t *testing.T) {
 		must(t, x.Delete(key(i)))
 	}
 	x.s.Sleep(4 * x.mem.Reclaim.Rest)
+	if cause != nil {
+		h.then = once(session.StepWriteReadSlot, cause)
+		if err := x.Update(key(n-1), make([]byte, 1000)); err != nil {
+			wantError(t, err, cause)
+		}
+	}
 	for range 512 { // it looks twice whether it holds too much
 		must(t, x.Update(key(n-1), make([]byte, 1000)))
 	}
 	for i := range n / 4 { // the rest of what x freed rests, or is its share
-		must(t, y.Insert(key(n+i), make([]byte, 1000)))
+		if err := y.Insert(key(n+i), make([]byte, 1000)); err != nil {
+			t.Fatalf("%d pairs of another client: got %v, want room", i, err)
+		}
 	}
 	checkClean(t, f)
 }

@@ -32,9 +32,10 @@ func (c *Client) Get(key []byte) ([]byte, error) {
 	if c.s.View.Busy {
 		return c.getMeanwhile(key, hash, rdma.ErrStale)
 	}
-	// A client that only reads still has frees to send.
+	// A client that only reads still has frees to send, and rounds to end: others wait for these.
 	if c.gets++; c.gets%memory.TendEvery == 0 && !c.views.behind {
 		c.mem.TendIdle()
+		c.unresolved.settle(true)
 	}
 	value, err := c.get(key, hash)
 	if err != nil && session.Interrupted(err) {

@@ -1,8 +1,11 @@
 package fusee
 
 import (
+	"fmt"
 	"math/bits"
+	"slices"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/memory"
 	"github.com/farkv/farkv/client/fusee/recovery"
@@ -45,7 +48,8 @@ type unresolvedWrite struct {
 // unresolvedWrites are this client's writes of unknown outcome. Their objects and journal words are
 // not used again before they are resolved.
 //
-// A write is resolved in up to three steps:
+// A write is resolved in up to three steps, which settle tries before each operation that writes,
+// and from time to time while its client reads. Others may be waiting for the write:
 //   - Its verbs land or fail: a READ behind them shows that (landWrites), or a new view does
 //     (landed).
 //   - Its round ends: this client ends it (endRounds), or a master does, by the next idle view.
@@ -58,6 +62,9 @@ type unresolvedWrites struct {
 	s    *session.Session
 	mem  *memory.Allocator
 	list kit.Unresolved[unresolvedWrite]
+	// failed is the last failure of a verb that kept the last settle from resolving a write. nil:
+	// the writes that are left wait for other writers.
+	failed error
 }
 
 // keep adds an unresolved write. Its object stays out of use, and its block this client's.
@@ -79,7 +86,7 @@ func (u *unresolvedWrites) endRounds(current bool) {
 		}
 		if !s.flying && !u.s.View.Busy && current {
 			word, ended, err := recovery.FinishOwn(u.s, s.slot, s.Unit, s.op)
-			s.ended = ended && err == nil
+			s.ended = !u.fails(err) && ended
 			if word == s.word {
 				s.wonAt, s.holders = s.slot, u.s.Index.PlaceOf(s.slot)
 			}
@@ -87,8 +94,13 @@ func (u *unresolvedWrites) endRounds(current bool) {
 	}
 }
 
-// settle gives back what unresolved writes hold, if their rounds have ended.
+// settle resolves the writes that can be, and gives back what they hold. Without unresolved writes
+// it posts nothing. Behind a change of the view it ends no round, and finds out about no verbs.
 func (u *unresolvedWrites) settle(current bool) {
+	u.failed = nil
+	if current {
+		u.landWrites()
+	}
 	u.endRounds(current)
 	u.list.Resolve(func(s *unresolvedWrite) bool {
 		if !u.settleWrite(s) {
@@ -97,6 +109,32 @@ func (u *unresolvedWrites) settle(current bool) {
 		u.mem.Unpin(s.Unit)
 		return true
 	})
+}
+
+// settleAll resolves all writes. A write whose round another writer has won is resolved when that
+// writer has changed the primary, which takes it one more trip: it is waited for. The error wraps
+// client.ErrUncertain, and what failed.
+func (u *unresolvedWrites) settleAll(current bool) error {
+	for r := u.s.RetryUntil(session.ALittleBit, u.s.WaitLimit()); ; {
+		u.settle(current)
+		n := len(u.list)
+		switch {
+		case n == 0:
+			return nil
+		case u.failed != nil:
+			return fmt.Errorf("of %d writes: %w: %w", n, client.ErrUncertain, u.failed)
+		case !r.Again():
+			return fmt.Errorf("of %d writes: %w", n, client.ErrUncertain)
+		}
+	}
+}
+
+// fails reports whether there is an error, and notes it.
+func (u *unresolvedWrites) fails(err error) bool {
+	if err != nil {
+		u.failed = err
+	}
+	return err != nil
 }
 
 // settleWrite reports whether a write is resolved. What it held is given back then: the object,
@@ -125,7 +163,7 @@ func (u *unresolvedWrites) settleWrite(s *unresolvedWrite) bool {
 		return false
 	case !own && s.word == 0: // a node's, which may have been written in part
 		u.mem.Reclaim.LayAny(s.Object)
-	case own && u.mem.Reclaim.MarkFree(s.Object) != nil:
+	case own && u.fails(u.mem.Reclaim.MarkFree(s.Object)):
 		// Its first trip may have written some replicas only. All have to be free by their marks
 		// before it is used again, and one does not answer: try again later.
 		return false
@@ -162,7 +200,7 @@ func (u *unresolvedWrites) hasWon(s *unresolvedWrite) bool {
 // word when it became idle, and no client proposes the write's word any more.
 func (u *unresolvedWrites) committed(s *unresolvedWrite) bool {
 	w, err := u.s.ReadSlot(session.StepReadSlots, s.slot, 0)
-	return err == nil && w == s.word
+	return !u.fails(err) && w == s.word
 }
 
 // holdsWord reports whether some replica of an unresolved write's slot still holds its word,
@@ -170,7 +208,7 @@ func (u *unresolvedWrites) committed(s *unresolvedWrite) bool {
 func (u *unresolvedWrites) holdsWord(s *unresolvedWrite) bool {
 	for r := range u.s.Index.Copies(s.slot) {
 		w, err := u.s.ReadSlot(session.StepReadSlots, s.slot, r)
-		if err != nil || w == s.word || s.word.Live() && w == s.word.Pending() {
+		if u.fails(err) || w == s.word || s.word.Live() && w == s.word.Pending() {
 			return true
 		}
 	}
@@ -178,22 +216,12 @@ func (u *unresolvedWrites) holdsWord(s *unresolvedWrite) bool {
 }
 
 // landWrites finds out whether the verbs of unresolved writes are still in flight. When a node does
-// not answer nothing is learned.
+// not answer nothing is learned. If none may be in flight it posts nothing.
 func (u *unresolvedWrites) landWrites() {
-	if u.s.Fence() == nil {
+	flying := slices.ContainsFunc(u.list, func(s unresolvedWrite) bool { return s.flying })
+	if flying && !u.fails(u.s.Fence()) {
 		u.landed()
 	}
-}
-
-// resolved resolves the writes of which the verbs have landed, and reports whether there were any.
-// Without unresolved writes, and behind a change of the view, it posts nothing.
-func (u *unresolvedWrites) resolved(current bool) bool {
-	before := len(u.list)
-	if before > 0 && current {
-		u.landWrites()
-		u.settle(current)
-	}
-	return len(u.list) < before
 }
 
 // landed notes that no verb of an unresolved write is in flight any more: in another view verbs of

@@ -1,6 +1,7 @@
 package fusee
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -120,7 +121,10 @@ func (wr *writer) write(w *write) (verdict, error) {
 	} else {
 		win, err = wr.propose(w)
 	}
-	if err != nil {
+	switch {
+	case err != nil && !w.visible:
+		return lost, fmt.Errorf("write a slot: %w", err)
+	case err != nil:
 		return undecided, uncertain("write a slot", err)
 	}
 	switch win {
@@ -137,7 +141,7 @@ func (wr *writer) write(w *write) (verdict, error) {
 
 // propose CASes all backups from old to new and evaluates the rules (Algorithm 1, lines 6 to 16).
 // Under rules 2 and 3 it then gives the winner's word to the other backups. When it fails the
-// word may be on any backup, and visible stays set.
+// word may be on any backup, and visible stays set, unless all nodes refused the CASes.
 func (wr *writer) propose(w *write) (snapshot.Rule, error) {
 	n := wr.s.Index.Copies(w.slot) - 1
 	// From here on the word may be on backups.
@@ -169,6 +173,12 @@ func (wr *writer) casBackups(w *write, before []race.Word) error {
 		b.CompareSwap(wr.s.Index.Address(w.slot, 1+i), uint64(w.old), uint64(w.new))
 	}
 	if err := wr.s.Do(session.StepCASBackups, b); err != nil {
+		// The trip is over when the error is of a CAS. One that a node refused changed nothing.
+		refused := errors.Is(err, rdma.ErrNoEffect)
+		for i := 0; refused && i < b.Len(); i++ {
+			refused = errors.Is(b.Op(i).Err, rdma.ErrNoEffect)
+		}
+		w.visible = !refused
 		return err
 	}
 	for i := range before {
