@@ -173,12 +173,8 @@ func (wr *writer) casBackups(w *write, before []race.Word) error {
 		b.CompareSwap(wr.s.Index.Address(w.slot, 1+i), uint64(w.old), uint64(w.new))
 	}
 	if err := wr.s.Do(session.StepCASBackups, b); err != nil {
-		// The trip is over when the error is of a CAS. One that a node refused changed nothing.
-		refused := errors.Is(err, rdma.ErrNoEffect)
-		for i := 0; refused && i < b.Len(); i++ {
-			refused = errors.Is(b.Op(i).Err, rdma.ErrNoEffect)
-		}
-		w.visible = !refused
+		// A CAS that a node refused changed nothing. The trip is over when the error is of one.
+		w.visible = !errors.Is(err, rdma.ErrNoEffect) || !b.HadNoEffect(0, b.Len())
 		return err
 	}
 	for i := range before {
