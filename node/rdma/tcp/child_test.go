@@ -109,8 +109,8 @@ func childNode(c memnode.Config) error {
 func nodeProcesses(t testing.TB, n int) (nodes []*child.Process, addrs []string) {
 	t.Helper()
 	for range n {
-		p := child.Start(t, "node", "127.0.0.1:0")
-		nodes, addrs = append(nodes, p), append(addrs, p.Line(t))
+		addr := child.Address(t)
+		nodes, addrs = append(nodes, again(t, addr)), append(addrs, addr)
 	}
 	return nodes, addrs
 }

@@ -31,8 +31,8 @@ func rememberingNodes(t *testing.T, n int) *remembering {
 	r := &remembering{}
 	for i := range n {
 		file := filepath.Join(t.TempDir(), fmt.Sprint("pm", i))
-		p := child.Start(t, "remember", "127.0.0.1:0", file)
-		r.nodes, r.addrs, r.files = append(r.nodes, p), append(r.addrs, p.Line(t)), append(r.files, file)
+		r.nodes, r.addrs, r.files = append(r.nodes, nil), append(r.addrs, child.Address(t)), append(r.files, file)
+		r.again(t, i)
 	}
 	return r
 }
