@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -338,15 +337,11 @@ func (k *killing) send(process int) *worker {
 	return k.start("send", fmt.Sprint("sender-", k.rnd.Uint64()), args...)
 }
 
-func (k *killing) startNode(listen string) {
+func (k *killing) startNode() {
 	k.eventually("start the node", func() error {
-		k.node = child.Start(k.t, "node", listen, k.file)
-		line, err := k.node.Next()
-		if err != nil || listen == line || !strings.HasSuffix(listen, ":0") {
-			return err
-		}
-		k.addr = line
-		return nil
+		k.node = child.Start(k.t, "node", k.addr, k.file)
+		_, err := k.node.Next()
+		return err
 	})
 }
 
@@ -382,11 +377,11 @@ func (k *killing) run() {
 		receiver = k.receive()
 	case 2: // the node alone: a receiver begins anew
 		k.node.Kill()
-		k.startNode(k.addr)
+		k.startNode()
 	case 3: // the machine that is both
 		_ = receiver.Process.Process.Kill()
 		k.node.Kill()
-		k.startNode(k.addr)
+		k.startNode()
 		k.kill(receiver)
 		receiver = k.receive()
 	}
@@ -465,9 +460,9 @@ func TestKilled(t *testing.T) {
 			t.Parallel()
 			k := &killing{
 				t: t, rnd: rand.New(rand.NewPCG(uint64(i), 17)), file: filepath.Join(t.TempDir(), "pmem"),
-				kept: map[[2]int]bool{},
+				kept: map[[2]int]bool{}, addr: child.Address(t),
 			}
-			k.startNode("127.0.0.1:0")
+			k.startNode()
 			var err error
 			k.f, err = tcp.Create(control.Options{Addresses: []string{k.addr}, Lease: 30 * time.Millisecond, MTU: mtu},
 				control.Geometry{Nodes: 1, Memory: killMemory, Clients: 64}, nil)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -31,8 +32,18 @@ func (s *ideal) now(fault string) bool {
 	return s.calls%100 == 0
 }
 
-func (s *ideal) Get(key []byte) ([]byte, error) {
+// callTakes is how long a call takes, in virtual time: so many of them are in a load.
+const callTakes = 20 * time.Microsecond
+
+// begin begins a call, which ends with mu's lock. It sleeps without it: virtual time stands still
+// while a goroutine waits for a lock.
+func (s *ideal) begin() {
+	time.Sleep(callTakes)
 	s.mu.Lock()
+}
+
+func (s *ideal) Get(key []byte) ([]byte, error) {
+	s.begin()
 	defer s.mu.Unlock()
 	v, there := s.pairs[string(key)]
 	switch {
@@ -41,7 +52,9 @@ func (s *ideal) Get(key []byte) ([]byte, error) {
 	case !there, s.now("GET misses"):
 		return nil, client.ErrNotFound
 	case s.now("GET is slow"):
+		s.mu.Unlock()
 		time.Sleep(200 * time.Millisecond)
+		s.mu.Lock()
 	case s.now("GET is torn"):
 		v = append(v[:len(v)/2:len(v)/2], make([]byte, len(v)-len(v)/2)...)
 	}
@@ -49,7 +62,7 @@ func (s *ideal) Get(key []byte) ([]byte, error) {
 }
 
 func (s *ideal) put(key, value []byte, there bool) error {
-	s.mu.Lock()
+	s.begin()
 	defer s.mu.Unlock()
 	old, found := s.pairs[string(key)]
 	need := len(value) - len(old)
@@ -75,7 +88,7 @@ func (s *ideal) Insert(key, value []byte) error { return s.put(key, value, false
 func (s *ideal) Update(key, value []byte) error { return s.put(key, value, true) }
 
 func (s *ideal) Delete(key []byte) error {
-	s.mu.Lock()
+	s.begin()
 	defer s.mu.Unlock()
 	v, there := s.pairs[string(key)]
 	switch {
@@ -93,7 +106,8 @@ func (s *ideal) Delete(key []byte) error {
 
 func (s *ideal) Close() error { return nil }
 
-// TestCaught: each kind of fault ends a Run, and none does where there is none.
+// TestCaught: each kind of fault ends a Run, and none does where there is none. In virtual time a
+// load has as many calls on a machine that stands still meanwhile.
 func TestCaught(t *testing.T) {
 	for fault, want := range map[string]string{
 		"":                    "",
@@ -109,23 +123,25 @@ func TestCaught(t *testing.T) {
 		"close fails":         "fill the pool: broken",
 	} {
 		t.Run(fault, func(t *testing.T) {
-			s := &ideal{fault: fault, pairs: map[string][]byte{}, room: 1 << 18}
-			target := Target{Largest: 1000, Open: func(string) (client.Store, func() error, error) {
-				return s, func() error {
-					if fault == "close fails" {
-						return errors.New("broken")
-					}
-					return nil
-				}, nil
-			}}
-			o := Options{Workers: 8, Length: 300 * time.Millisecond, Seed: 1}
-			if fault == "GET is slow" {
-				o.Longest = 100 * time.Millisecond
-			}
-			r, err := Run(t.Context(), target, o)
-			if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-				t.Errorf("want %q: %v\n%v", want, err, &r)
-			}
+			synctest.Test(t, func(t *testing.T) {
+				s := &ideal{fault: fault, pairs: map[string][]byte{}, room: 1 << 18}
+				target := Target{Largest: 1000, Open: func(string) (client.Store, func() error, error) {
+					return s, func() error {
+						if fault == "close fails" {
+							return errors.New("broken")
+						}
+						return nil
+					}, nil
+				}}
+				o := Options{Workers: 8, Length: 300 * time.Millisecond, Seed: 1}
+				if fault == "GET is slow" {
+					o.Longest = 100 * time.Millisecond
+				}
+				r, err := Run(t.Context(), target, o)
+				if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+					t.Errorf("want %q: %v\n%v", want, err, &r)
+				}
+			})
 		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/control"
+	"github.com/farkv/farkv/node/rdma/rdmatest/child"
 	"github.com/farkv/farkv/node/rdma/tcp"
 	"github.com/farkv/farkv/node/rdma/transport"
 )
@@ -23,7 +24,7 @@ func TestRelay(t *testing.T) {
 	var nodes []*Node
 	var addrs []string
 	for range 3 {
-		n, err := Listen(Config{Listen: "127.0.0.1:0", Memory: 1 << 20, Security: s})
+		n, err := Listen(Config{Listen: child.Address(t), Memory: 1 << 20, Security: s})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -278,7 +278,7 @@ func TestLeaseCountsFromTheQuestion(t *testing.T) {
 		m.Do != control.DoLease {
 		t.Fatalf("%+v, %v", m, err)
 	}
-	asked, p := realtime.Now(), n.pool.Load()
+	asked, p := realtime.Boot(), n.pool.Load()
 	if p.until.Load() > 0 {
 		t.Error("a node has a lease that no voter granted")
 	}

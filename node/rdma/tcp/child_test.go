@@ -50,39 +50,20 @@ func childMain(args []string) error {
 		if err != nil {
 			return errors.Join(err, f.Close())
 		}
-		return errors.Join(clientRole(what, f, ep), ep.Close(), f.Close())
+		return errors.Join(clientRole(args, f, ep), ep.Close(), f.Close())
 	}
 }
 
-func clientRole(what string, f *tcp.Fabric, ep rdma.Endpoint) error {
+func clientRole(args []string, f *tcp.Fabric, ep rdma.Endpoint) error {
+	what := args[0]
 	if role, ok := strings.CutPrefix(what, "role-"); ok {
 		return rdmatest.Role(role)(f, ep)
 	}
 	switch what {
-	case "hold": // an identity
-		fmt.Println(ep.Client())
-		_, err := io.Copy(io.Discard, os.Stdin)
-		return err
-	case "ask", "listen", "count": // a node a question, when its input ends
-		var ring rdma.Ring
-		if what == "count" {
-			var err error
-			if ring, err = rdma.OpenRing(ep, rdma.RingOptions{Node: 0, Number: 1}); err != nil {
-				return err
-			}
-		}
-		fmt.Println(ep.Client())
-		_, err := io.Copy(io.Discard, os.Stdin)
-		switch what {
-		case "ask":
-			_, asked := f.CPU()
-			return errors.Join(err, asked)
-		case "listen":
-			_, opened := rdma.Listen(ep, rdma.BoxOptions{})
-			return errors.Join(err, opened)
-		}
-		_, counted := ring.Count()
-		return errors.Join(err, counted)
+	case "stand": // still, twice
+		return standStill(args[2], f, ep)
+	case "ask", "listen", "count": // a node a question, and stand still
+		return standStillAsking(what, f, ep)
 	case "add": // without end
 		fmt.Println(ep.Client())
 		for {
@@ -109,8 +90,8 @@ func childNode(c memnode.Config) error {
 func nodeProcesses(t testing.TB, n int) (nodes []*child.Process, addrs []string) {
 	t.Helper()
 	for range n {
-		p := child.Start(t, "node", "127.0.0.1:0")
-		nodes, addrs = append(nodes, p), append(addrs, p.Line(t))
+		addr := child.Address(t)
+		nodes, addrs = append(nodes, again(t, addr)), append(addrs, addr)
 	}
 	return nodes, addrs
 }

@@ -11,23 +11,20 @@ import (
 	"github.com/farkv/farkv/node/rdma/tcp"
 )
 
-// again starts a node's process anew, at the same address.
-func again(t testing.TB, addr string) *child.Process { return started(t, addr, "node", addr) }
+// again starts a node's process, or starts it anew, at a child's address.
+func again(t testing.TB, addr string) *child.Process {
+	t.Helper()
+	return started(t, addr, "node", addr)
+}
 
-// started starts a node's process by these arguments, which listens at addr, where another one may
-// have been a moment ago.
+// started starts a node's process by these arguments, which listens at addr.
 func started(t testing.TB, addr string, args ...string) *child.Process {
 	t.Helper()
-	var p *child.Process
-	for until := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
-		p = child.Start(t, args...)
-		if line, err := p.Next(); err == nil && line == addr {
-			return p
-		}
-		if time.Now().After(until) {
-			t.Fatalf("no node at %s", addr)
-		}
+	p := child.Start(t, args...)
+	if line := p.Line(t); line != addr {
+		t.Fatalf("no node at %s: child said %q", addr, line)
 	}
+	return p
 }
 
 // TestRestartedNode kills a node's process and starts it anew. Its memory is gone: verbs never read

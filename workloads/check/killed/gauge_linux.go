@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -56,9 +58,10 @@ func (g *gauges) sleep() {
 
 // threads measures how long this process's threads wait, until the process ends: the kernel counts
 // that for each. What a thread has waited for since the last look counts as one wait. A thread that
-// is preempted may wait for far longer than one that wakes, of which that of sleep is one.
+// is preempted may wait for far longer than one that wakes, of which that of sleep is one. No
+// thread's count has the time for which the host took a processor away under it: see stolen.
 func (g *gauges) threads() {
-	waited := map[int]time.Duration{}
+	waited, stole := map[int]time.Duration{}, map[string]time.Duration{}
 	var kept []slowOp
 	for {
 		before := realtime.Now()
@@ -85,7 +88,35 @@ func (g *gauges) threads() {
 			}
 			waited[thread] = wait
 		}
+		if text, err := os.ReadFile("/proc/stat"); err == nil {
+			g.stolen(string(text), stole, before)
+		}
 		kept = g.publish(kept, min(before, time.Duration(g.slept.Load())))
+	}
+}
+
+// stealTick is the unit of /proc/stat.
+const stealTick = 10 * time.Millisecond
+
+// stolen notes for how long the host has not run each of the machine's processors since the last
+// look, which was not before a time, as one wait. stole is what /proc/stat said then, and becomes
+// what it says now.
+func (g *gauges) stolen(stat string, stole map[string]time.Duration, looked time.Duration) {
+	const steal = 8 // behind the name: user, nice, system, idle, iowait, irq, softirq
+	for line := range strings.Lines(stat) {
+		f := strings.Fields(line)
+		if len(f) <= steal || !strings.HasPrefix(f[0], "cpu") {
+			return // those of processors come first
+		}
+		ticks, err := strconv.ParseInt(f[steal], 10, 64)
+		if err != nil || f[0] == "cpu" { // that one is the sum
+			continue
+		}
+		now := time.Duration(ticks) * stealTick
+		if was, known := stole[f[0]]; known && now > was {
+			g.delayedFor(now-was, looked-(now-was), realtime.Now())
+		}
+		stole[f[0]] = now
 	}
 }
 

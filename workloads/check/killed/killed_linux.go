@@ -160,7 +160,7 @@ type process struct {
 	*exec.Cmd
 	said   bytes.Buffer
 	killed bool          // or was ordered to kill itself
-	died   time.Duration // when it had ended; not before over is closed
+	shot   time.Duration // when it was killed; 0: it was not, though it may have killed itself
 	over   chan struct{} // closed when it has ended
 }
 
@@ -170,7 +170,7 @@ func pattern(test string) string { return "^" + strings.ReplaceAll(test, "/", "$
 // start starts the next process of a place.
 func (p *process) start() error {
 	p.Generation++
-	p.killed = false
+	p.killed, p.shot = false, 0
 	text, err := json.Marshal(p.place)
 	if err != nil {
 		return err
@@ -185,7 +185,6 @@ func (p *process) start() error {
 	}
 	go func() {
 		_ = p.Wait() // how it ended is asked later
-		p.died = realtime.Now()
 		close(p.over)
 	}()
 	return nil
@@ -197,6 +196,9 @@ func (p *process) kill() error {
 		return p.failed()
 	}
 	p.killed = true
+	if p.shot == 0 {
+		p.shot = realtime.Now()
+	}
 	_ = p.Process.Kill() // which says that it has ended, where it has
 	return nil
 }
@@ -239,6 +241,7 @@ func (r *run) round() error {
 	}
 	for _, p := range r.places { // which may take seconds on a busy machine
 		<-p.over
+		r.buried(p)
 	}
 	close(over)
 	group.Wait()
@@ -307,8 +310,24 @@ func (r *run) succeed(p *process) error {
 	if s, ok := p.ProcessState.Sys().(syscall.WaitStatus); !ok || s.Signal() != syscall.SIGKILL {
 		return p.failed()
 	}
-	r.killed = append(r.killed[max(0, len(r.killed)-mostKilled):], p.died)
+	if !r.buried(p) {
+		return p.failed()
+	}
 	return r.start(p)
+}
+
+// buried notes when a process that has ended was killed, by itself or by this one. When this one
+// learned of it says little: a processor may have kept it waiting. It reports false of a process
+// that something else has killed.
+func (r *run) buried(p *process) bool {
+	died := p.shot
+	for i := range p.Workers {
+		if own := time.Duration(r.ledger.worker(p.First + i)[diedAt].Load()); own > 0 && (died == 0 || own < died) {
+			died = own
+		}
+	}
+	r.killed = append(r.killed[max(0, len(r.killed)-mostKilled):], died)
+	return died > 0
 }
 
 // start starts the next process of a place, without what the last one left in flight.
@@ -317,6 +336,7 @@ func (r *run) start(p *process) error {
 		own := r.ledger.worker(p.First + i)
 		own[orderAt].Store(0)
 		own[beganAt].Store(0)
+		own[diedAt].Store(0)
 		own[gaugedAt].Store(0)
 	}
 	return p.start()
@@ -444,7 +464,7 @@ func (p *Pool) open(name string, l *ledger, own []atomic.Uint64) (client.Store, 
 	for end := time.Now().Add(wait.Hang); ; time.Sleep(time.Millisecond) {
 		ep, err := p.Fabric.Open(name)
 		if err == nil {
-			ep = mortal{ep, l, &own[orderAt], &own[beganAt]}
+			ep = mortal{ep, l, &own[orderAt], &own[beganAt], &own[diedAt]}
 			s, err := p.Open(ep)
 			return s, ep, err
 		}

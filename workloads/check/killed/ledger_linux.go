@@ -37,6 +37,7 @@ const (
 	whatAt          // which operation it does, or did last
 	beganAt         // when the operation in flight began, in ns; 0: there is none
 	orderAt         // at which verb of its operations, from now, it is to kill its process; 0: at none
+	diedAt          // when it killed its process, in ns; 0: it did not
 	gaugedAt        // of a process's first worker: up to when its delays are noted
 	slowAt          // operations that were noted as slow so far
 	opsAt           // operations that ended

@@ -31,6 +31,7 @@ type mortal struct {
 	ledger *ledger
 	order  *atomic.Uint64 // at which verb of an operation from now, counted from 1; 0: none
 	busy   *atomic.Uint64 // not 0: an operation is under way
+	died   *atomic.Uint64 // when it killed its process
 }
 
 // postTakes is more than a batch takes in shared memory, of some hundred KiB at most: what is
@@ -71,6 +72,7 @@ func (m mortal) post(b *rdma.Batch) error {
 	if part.Len() > 0 {
 		_ = m.Endpoint.Post(part) // the worker does not live to see whether it failed
 	}
+	m.died.Store(uint64(realtime.Now()))
 	_ = unix.Kill(unix.Getpid(), unix.SIGKILL)
 	time.Sleep(time.Hour) // the signal is on its way
 	return nil

@@ -25,7 +25,8 @@ type load struct {
 	// connections are cut, or others die and are not recovered: a worker may leave a write of
 	// unknown outcome behind
 	cut      bool
-	patience int           // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
+	patience int // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
+	door     *client.Reaper
 	ended    *atomic.Int64 // counts operations that have ended; nil: nothing does
 }
 
@@ -152,6 +153,7 @@ func (h *Harness) play(f rdma.Fabric, l load, first int, prepare func(int, *chec
 		if err != nil {
 			return nil, err
 		}
+		w.door = l.door
 		workers[i] = w
 		recorders[i] = check.NewRecorder(first+i, w, w.ep.Now)
 		if prepare != nil {

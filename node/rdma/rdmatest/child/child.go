@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"strings"
 	"sync"
 	"syscall"
@@ -113,6 +114,12 @@ func (p *Process) Kill() {
 func (p *Process) Stop(t testing.TB) {
 	t.Helper()
 	p.signal(t, syscall.SIGSTOP)
+	p.AwaitStop(t)
+}
+
+// AwaitStop returns when all of the process's threads stand still, of one that calls StandStill.
+func (p *Process) AwaitStop(t testing.TB) {
+	t.Helper()
 	var s syscall.WaitStatus
 	if _, err := syscall.Wait4(p.Process.Pid, &s, syscall.WUNTRACED, nil); err != nil || !s.Stopped() {
 		t.Fatalf("wait until the child stands still: %v, %v", s, err)
@@ -123,6 +130,19 @@ func (p *Process) Stop(t testing.TB) {
 func (p *Process) GoOn(t testing.TB) {
 	t.Helper()
 	p.signal(t, syscall.SIGCONT)
+}
+
+// StandStill stops this process, a child, and returns when it goes on. One that stops itself has
+// run for no longer than it knows, however long its parent stood still meanwhile.
+func StandStill() error {
+	goesOn := make(chan os.Signal, 1)
+	signal.Notify(goesOn, syscall.SIGCONT)
+	defer signal.Stop(goesOn)
+	if err := syscall.Kill(os.Getpid(), syscall.SIGSTOP); err != nil {
+		return err
+	}
+	<-goesOn // another thread may get the signal, and this one run on until it stops, too
+	return nil
 }
 
 func (p *Process) signal(t testing.TB, s syscall.Signal) {
