@@ -5,6 +5,7 @@ package child
 import (
 	"net/netip"
 	"os"
+	"runtime"
 	"syscall"
 	"testing"
 )
@@ -26,7 +27,11 @@ func Address(t testing.TB) string {
 	if err != nil {
 		t.Fatal(os.NewSyscallError("socket", err))
 	}
-	t.Cleanup(func() { syscall.Close(s) })
+	if release := func() { syscall.Close(s) }; runtime.GOOS == "linux" {
+		t.Cleanup(release)
+	} else {
+		defer release() // elsewhere none could listen beside it
+	}
 	if err := syscall.SetsockoptInt(s, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
 		t.Fatal(os.NewSyscallError("setsockopt", err))
 	}
