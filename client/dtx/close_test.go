@@ -43,3 +43,34 @@ func TestCloseOutOfReach(t *testing.T) {
 		}
 	}
 }
+
+// TestCloseWithoutView: a worker that closes has a lock to release, and for a moment reaches neither
+// the lock's node nor a majority that knows the view.
+func TestCloseWithoutView(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 2})
+	ep, err := f.Open("worker")
+	must(t, err)
+	away := fault.Fault{Step: stepFreeLock, Err: rdma.ErrNodeDown}
+	blind := &viewless{Endpoint: fault.New(fault.New(ep, away), away)} // for two tries
+	w := open(t, blind, l, Options{})
+	at := l.log(w.id).Add(claimAt)
+	w.pendingReleases = []swap{{at, 1, 2}} // which finds that it was released
+	blind.joins = 3
+	if err := errors.Join(w.Close(), ep.Close()); err != nil {
+		t.Errorf("a worker that closes: %v", err)
+	}
+}
+
+// viewless is an endpoint that cannot join the pool's view some times.
+type viewless struct {
+	rdma.Endpoint
+	joins int
+}
+
+func (e *viewless) Join() (rdma.View, error) {
+	if e.joins > 0 {
+		e.joins--
+		return rdma.View{}, rdma.ErrUnreachable
+	}
+	return e.Endpoint.Join()
+}

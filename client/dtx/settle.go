@@ -170,7 +170,7 @@ func (w *Worker) releasePending() error {
 	}
 	if errors.Is(err, rdma.ErrNodeDown) {
 		if joined := w.view.Join(); joined != nil {
-			return joined
+			return errors.Join(err, joined)
 		}
 	}
 	// A CAS without an error is done, whether it has found the lock or not.

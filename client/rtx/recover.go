@@ -77,6 +77,9 @@ func (w *Worker) recover(c rdma.ClientID, still func() (bool, error)) error {
 // The log's word is changed before the chunks are given back. So no repair
 // installs a buffer of the client any more when another client takes the chunks.
 func (w *Worker) endClient(c rdma.ClientID, still func() (bool, error)) error {
+	if w.view.Gone(w.log(c).Node()) {
+		return w.endLost(c, still)
+	}
 	for range mostTakeovers {
 		e, err := w.survey(c)
 		if err != nil {
@@ -95,6 +98,19 @@ func (w *Worker) endClient(c rdma.ClientID, still func() (bool, error)) error {
 		}
 	}
 	return fmt.Errorf("the log of client %d at %v changes all the time: %w", c, w.log(c), rdma.ErrTimeout)
+}
+
+// endLost is endClient for a client whose log is gone with its node. Its locks on other nodes stay:
+// what it decided is lost, so no client knows whether it committed.
+func (w *Worker) endLost(c rdma.ClientID, still func() (bool, error)) error {
+	list, err := w.chunksOf(c)
+	if err != nil {
+		return err
+	}
+	if meant, err := still(); err != nil || !meant {
+		return err
+	}
+	return w.freeChunks(list)
 }
 
 // survey finishes a client's commit, and reads what the client has left. Its

@@ -121,6 +121,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "a worker that closes leaves no transaction that did not end", In: "Worker.leave",
 		At: "return $w.endClient($w.$id, $*meant)",
 		Do: "list, err := w.chunksOf(w.id); return errors.Join(err, w.freeChunks(list))", Test: "TestFailedRelease"},
+	{Rule: "a client closes that has lost its log", In: "Worker.endClient",
+		At: "$w.$view.Gone($w.log($c).Node())", Do: "false", Test: "TestNodeGone"},
 	{Rule: "nodes that are gone have no chunks", In: "Worker.chunksOf", At: "$w.$view.Gone($n)", Do: "false",
 		Test: "TestNodeGone"},
 	{Rule: "behind a recovery all of a client's transactions are over", In: "Worker.endAll",

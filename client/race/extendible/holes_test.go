@@ -259,11 +259,11 @@ func TestAwayForLonger(t *testing.T) {
 	f := memPool(t, 2, RTX, Params{Groups: 64, PairBytes: 64, Depth: 8, Clients: 8, Timeout: time.Second})
 	ep, err := f.Open("worker")
 	must(t, err)
-	away := []fault.Fault{{Step: stepSwapSlot, Err: rdma.ErrNodeDown}}
+	var away rdma.Endpoint = fault.New(ep, fault.Fault{Step: stepSwapSlot, Err: rdma.ErrNodeDown})
 	for range 3 {
-		away = append(away, fault.Fault{Step: stepFindWord, Err: rdma.ErrNodeDown})
+		away = fault.New(away, fault.Fault{Step: stepFindWord, Err: rdma.ErrNodeDown})
 	}
-	s, err := Open(fault.New(ep, away...), Options{})
+	s, err := Open(away, Options{})
 	must(t, err)
 	must(t, s.Insert(key(0), []byte("old")))
 	if err := s.Update(key(0), []byte("new")); err != nil {
