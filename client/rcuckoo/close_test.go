@@ -88,3 +88,44 @@ func TestCloseStale(t *testing.T) {
 	must(t, errors.Join(s.Close(), ep.Close()))
 	judge(t, f)
 }
+
+// TestCloseWithoutView: a worker that closes reaches for a moment neither a node where it left
+// something nor a majority that knows the view.
+func TestCloseWithoutView(t *testing.T) {
+	p := extentPool(2)
+	p.Timeout = time.Minute // of which it waits for a quarter at most
+	f := memPool(t, 2, p)
+	ep, err := f.Open("worker")
+	must(t, err)
+	blind := &blind{Endpoint: ep}
+	s, err := Open(blind, session.Options{Pool: f})
+	must(t, err)
+	for i := range 10 { // in both shards
+		must(t, s.Insert(fmt.Appendf(nil, "key %d", i), make([]byte, 500)))
+	}
+	blind.away = 3
+	must(t, errors.Join(s.Close(), ep.Close()))
+	judge(t, f)
+}
+
+// blind is an endpoint that reaches neither nodes nor the pool's view some times.
+type blind struct {
+	rdma.Endpoint
+	away int
+}
+
+func (e *blind) Post(b *rdma.Batch) error {
+	err := e.Endpoint.Post(b)
+	for i := 0; e.away > 0 && i < b.Len(); i++ {
+		b.Op(i).Fail(rdma.ErrNodeDown)
+	}
+	return err
+}
+
+func (e *blind) Join() (rdma.View, error) {
+	if e.away > 0 {
+		e.away--
+		return rdma.View{}, rdma.ErrUnreachable
+	}
+	return e.Endpoint.Join()
+}

@@ -93,6 +93,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "a client that closes joins a new view", In: "Store.Close",
 		At: "!$o.Retryable($i, $err)", Do: "errors.Is(err, rdma.ErrStale) || !o.Retryable(i, err)",
 		Test: "TestCloseStale"},
+	{Rule: "a node is waited for also when the view is out of reach", Pkg: "session", In: "Op.reach",
+		At: "!errors.Is($err, rdma.ErrUnreachable)", Do: "o.Table.Replicas == 1", Test: "TestCloseWithoutView"},
 	{Rule: "clients that wait for a lock try in turn", Pkg: "locks", In: "turn.has",
 		At: "$t.$taken && $t.$ahead() < $turnsAtOnce", Do: "true", Test: "TestFair"},
 	{Rule: "a client that had its turn says so", Pkg: "locks", In: "Locks.addServed",

@@ -78,12 +78,12 @@ const (
 // reach pauses before the next try to reach a shard's node. false: the operation has waited for
 // long enough, or the shard has no copy any more. With replicas the master replaces a dead node,
 // so the operation waits for that as long as it has time; the pauses grow, so that it joins the
-// view less than joins times.
+// view less than joins times. A view that cannot be read is the same outage.
 func (o *Op) reach(shard int) bool {
 	err := o.View.Join()
 	switch {
 	case err == nil && o.Table.Orphan[shard], // no copy is left to wait for
-		err != nil && !(o.Table.Replicas > 1 && errors.Is(err, rdma.ErrUnreachable)):
+		err != nil && !errors.Is(err, rdma.ErrUnreachable):
 		return false
 	case o.Table.Replicas > 1:
 		o.EP.Sleep(min(reachPause<<min(o.reaches, 10), max(reachPause, o.Each/(Joins/2))))
