@@ -23,10 +23,10 @@ type pending struct {
 }
 
 // uncertain ends a transaction of which the log may have been written, or was. If
-// only the pool's view has changed, uncertain finds out the outcome at once,
-// since nothing is in flight any more. It returns nil if the transaction is
-// committed, errConflict if it is not. Otherwise the transaction stays pending,
-// and the error wraps client.ErrUncertain.
+// only the pool's view has changed, or a node was out of reach for a moment,
+// uncertain finds out the outcome at once, since nothing is in flight any more. It
+// returns nil if the transaction is committed, errConflict if it is not. Otherwise
+// the transaction stays pending, and the error wraps client.ErrUncertain.
 func (tx *Tx) uncertain(err error) error {
 	w := tx.w
 	p := pending{lock: lockOf(w.id, tx.sequence)}
@@ -42,10 +42,10 @@ func (tx *Tx) uncertain(err error) error {
 		o.lock, o.unsure, o.slot = 0, false, slot{}
 	}
 	w.pending.Keep(p)
-	if w.rejoin(err) {
-		w.trips.Begin()
-		committed, failed := w.resolveAll()
-		switch {
+	w.trips.Begin()
+	for failed := err; w.rejoin(failed); {
+		var committed bool
+		switch committed, failed = w.resolveAll(); {
 		case failed == nil && committed:
 			return nil
 		case failed == nil:
@@ -109,14 +109,9 @@ func (w *Worker) settle() error {
 	if err := w.land(); err != nil {
 		return err
 	}
-	if len(w.pending) > 0 {
-		if _, err := w.resolveAll(); err != nil {
-			if !w.rejoin(err) {
-				return err
-			}
-			if _, err := w.resolveAll(); err != nil {
-				return err
-			}
+	for len(w.pending) > 0 {
+		if _, err := w.resolveAll(); err != nil && !w.rejoin(err) {
+			return err
 		}
 	}
 	err := w.releasePending()

@@ -117,6 +117,8 @@ var mutants = []teeth.Mutant{
 		At: "if $w.$memory.$table.Late { $*fail }", Test: "TestLateChunk"},
 	{Rule: "a client that closes waits for a node that is out of reach for a moment", In: "Worker.Close",
 		At: "$err != nil && $w.rejoin($err)", Do: "false", Test: "TestCloseOutOfReach"},
+	{Rule: "the outcome is asked for again while a node is out of reach", In: "Tx.uncertain",
+		At: "$w.rejoin($failed)", Do: "failed == err && w.rejoin(failed)", Test: "TestAwayForLonger"},
 	{Rule: "a node is waited for also when the view is out of reach", In: "Worker.releasePending",
 		At: "errors.Join($err, $joined)", Do: "joined", Test: "TestCloseWithoutView"},
 }

@@ -44,7 +44,7 @@ func TestCloseOutOfReach(t *testing.T) {
 	}
 }
 
-// TestCloseWithoutView: a worker that closes has a lock to release, and for a moment reaches neither
+// TestCloseWithoutView: a worker that closes has a lock to release. For a moment it reaches neither
 // the lock's node nor a majority that knows the view.
 func TestCloseWithoutView(t *testing.T) {
 	f, l := pool(t, Shape{Nodes: 2})
@@ -73,4 +73,25 @@ func (e *viewless) Join() (rdma.View, error) {
 		return rdma.View{}, rdma.ErrUnreachable
 	}
 	return e.Endpoint.Join()
+}
+
+// TestAwayForLonger: a node is out of reach for several tries, from the WRITE of a log on. The
+// transaction goes on when the node is back.
+func TestAwayForLonger(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 2})
+	ep, err := f.Open("worker")
+	must(t, err)
+	end := &replaceable{ep}
+	w := open(t, end, l, Options{})
+	a, err := create(w, "old")
+	must(t, err)
+	end.Endpoint = fault.New(ep, fault.Fault{Step: stepLog, Err: rdma.ErrNodeDown})
+	for range 3 {
+		end.Endpoint = fault.New(end.Endpoint, fault.Fault{Step: stepReadLog, Err: rdma.ErrNodeDown})
+	}
+	if err := set(w, "new", a); err != nil {
+		t.Errorf("a transaction ends in %v", err)
+	}
+	wantData(t, w, "[new]", a)
+	must(t, w.Close())
 }
