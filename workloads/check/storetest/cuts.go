@@ -25,7 +25,7 @@ func (h *Harness) cuts(t *testing.T, on *wired) {
 		ops = 400
 	}
 	l := load{workers: 8, keys: 4, ops: ops / *part, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true,
-		ended: new(atomic.Int64), door: &client.Reaper{}}
+		ended: new(atomic.Int64), left: new(atomic.Int64), door: &client.Reaper{}}
 	addresses, end, err := on.nodes(h)
 	report(t, err)
 	defer func() { report(t, end()) }()
@@ -61,6 +61,9 @@ func (h *Harness) cuts(t *testing.T, on *wired) {
 	t.Logf("%d operations, %d cuts", len(hist), all.cuts())
 	if n := all.cuts(); n < 10 {
 		t.Errorf("connections were cut %d times", n)
+	}
+	if n := l.left.Load(); n > 0 {
+		t.Errorf("%d workers left something behind, though no node was away for as long as a Close waits", n)
 	}
 	report(t, varied(hist))
 	report(t, judge(hist, true, 0))

@@ -25,7 +25,8 @@ type load struct {
 	// connections are cut, or others die and are not recovered: a worker may leave a write of
 	// unknown outcome behind
 	cut      bool
-	patience int // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
+	left     *atomic.Int64 // with cut: counts workers that leave such a write; nil: nothing does
+	patience int           // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
 	door     *client.Reaper
 	ended    *atomic.Int64 // counts operations that have ended; nil: nothing does
 }
@@ -168,6 +169,9 @@ func (h *Harness) play(f rdma.Fabric, l load, first int, prepare func(int, *chec
 			l.work(first+i, recorders[i], w.ep)
 			err := w.Close()
 			if l.cut && errors.Is(err, client.ErrUncertain) {
+				if l.left != nil {
+					l.left.Add(1)
+				}
 				return nil
 			}
 			return err
