@@ -102,9 +102,10 @@ func (c *cli) up() *cobra.Command {
 			"SIGKILL; with\n" +
 			"--power a loss of power, too: see 'farkv help node'. After 'farkv down' up with the same DIR brings the " +
 			"pool back\n" +
-			"as it was, at the same ports, which are from 10000 to 19999. 'farkv status' says what each node " +
-			"survives, and how;\n" +
-			"with --pmem-model also what modules of persistent memory would count: see 'farkv help node'.",
+			"as it was, at the same ports: from 10000 to 19999, if Linux is set up as usual. 'farkv status' says " +
+			"what each node\n" +
+			"survives, and how; with --pmem-model also what modules of persistent memory would count: see " +
+			"'farkv help node'.",
 		Example: "  farkv up\n" +
 			"  farkv up --records 1000000 --pair-bytes 256\n" +
 			"  farkv up big --memory 8GiB --nodes 5 --spares 1 --replicas 3 --index-replicas 5\n" +

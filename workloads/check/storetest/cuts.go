@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/node/cluster"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check"
@@ -25,7 +24,7 @@ func (h *Harness) cuts(t *testing.T, on *wired) {
 		ops = 400
 	}
 	l := load{workers: 8, keys: 4, ops: ops / *part, seed: 4, maxValue: h.MaxValue, patience: 2, cut: true,
-		ended: new(atomic.Int64), left: new(atomic.Int64), door: &client.Reaper{}}
+		ended: new(atomic.Int64)}
 	addresses, end, err := on.nodes(h)
 	report(t, err)
 	defer func() { report(t, end()) }()
@@ -40,8 +39,6 @@ func (h *Harness) cuts(t *testing.T, on *wired) {
 	f, err := on.pool(h, addresses)
 	report(t, err)
 	defer f.Close()
-	shut := sync.OnceValue(l.door.Close)
-	defer shut()
 	stop := make(chan struct{})
 	var cutter sync.WaitGroup
 	begin := sync.OnceFunc(func() { cutter.Go(func() { all.cut(rand.New(rand.NewPCG(l.seed, 0)), l.ended, stop) }) })
@@ -62,13 +59,9 @@ func (h *Harness) cuts(t *testing.T, on *wired) {
 	if n := all.cuts(); n < 10 {
 		t.Errorf("connections were cut %d times", n)
 	}
-	if n := l.left.Load(); n > 0 {
-		t.Errorf("%d workers left something behind, though no node was away for as long as a Close waits", n)
-	}
 	report(t, varied(hist))
 	report(t, judge(hist, true, 0))
 	report(t, reachable(f))
-	report(t, shut()) // before the master looks for those that were fenced off
 	report(t, h.master(f))
 	report(t, h.sound(f, false))
 }

@@ -22,12 +22,14 @@ type load struct {
 	seed          uint64
 	maxValue      int           // bytes
 	pause         time.Duration // the longest between two operations
-	// connections are cut, or others die and are not recovered: a worker may leave a write of
-	// unknown outcome behind
+	// killed: others die and are not recovered, so a worker may leave a write of unknown outcome
+	// behind.
+	killed bool
+	// cut: connections are cut. A worker ends what it began all the same, since it waits for longer
+	// than any node is away. Where the registry is out of reach just then, the fabric's next Open
+	// gives the worker's identity back.
 	cut      bool
-	left     *atomic.Int64 // with cut: counts workers that leave such a write; nil: nothing does
 	patience int           // timeouts and unknown outcomes that a worker bears before it stops; 0: any number
-	door     *client.Reaper
 	ended    *atomic.Int64 // counts operations that have ended; nil: nothing does
 }
 
@@ -154,7 +156,6 @@ func (h *Harness) play(f rdma.Fabric, l load, first int, prepare func(int, *chec
 		if err != nil {
 			return nil, err
 		}
-		w.door = l.door
 		workers[i] = w
 		recorders[i] = check.NewRecorder(first+i, w, w.ep.Now)
 		if prepare != nil {
@@ -167,11 +168,15 @@ func (h *Harness) play(f rdma.Fabric, l load, first int, prepare func(int, *chec
 	for i, w := range workers {
 		g.Go(func() error {
 			l.work(first+i, recorders[i], w.ep)
-			err := w.Close()
-			if l.cut && errors.Is(err, client.ErrUncertain) {
-				if l.left != nil {
-					l.left.Add(1)
+			if l.cut {
+				err, gone := w.Store.Close(), w.ep.Close()
+				if errors.Is(gone, rdma.ErrUnreachable) {
+					gone = nil
 				}
+				return errors.Join(err, gone)
+			}
+			err := w.Close()
+			if l.killed && errors.Is(err, client.ErrUncertain) {
 				return nil
 			}
 			return err

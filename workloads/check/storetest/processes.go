@@ -194,7 +194,7 @@ func (h *Harness) work(c child) error {
 		if h.Impatient != nil {
 			h.Open = h.Impatient
 		}
-		l.cut = true
+		l.killed = true
 		if c.First > 0 { // the first process works until it is killed
 			l.patience = 2 // without recovery a dead winner's key stays as it is: each try would wait its timeout
 		}

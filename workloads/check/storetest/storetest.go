@@ -235,9 +235,8 @@ func (h *Harness) sim(seed uint64) (s *sim.Sim, servers explore.Servers, err err
 // worker is a Store with the Endpoint below it.
 type worker struct {
 	client.Store
-	ep   rdma.Endpoint
-	f    rdma.Fabric
-	door *client.Reaper // where it leaves a pool whose registry may be out of reach; nil: it is not
+	ep rdma.Endpoint
+	f  rdma.Fabric
 }
 
 // worker opens a Store on f, through what the wraps make of its Endpoint.
@@ -254,7 +253,7 @@ func (h *Harness) worker(f rdma.Fabric, name string, wraps ...func(rdma.Endpoint
 		ep.Close()
 		return nil, fmt.Errorf("open store: %w", err)
 	}
-	return &worker{Store: s, ep: ep, f: f}, nil
+	return &worker{s, ep, f}, nil
 }
 
 // open opens a Store.
@@ -265,31 +264,8 @@ func (h *Harness) open(f rdma.Fabric, ep rdma.Endpoint) (client.Store, error) {
 	return h.Open(ep)
 }
 
-// Close closes the Store and then the Endpoint. One that cannot be closed is left for recovery. At
-// a door no registry that is out of reach is an error of a Store that is closed: the fabric gives
-// the identity back with its next Open.
-func (w *worker) Close() error {
-	if w.door == nil {
-		return client.Leave(w.Store, w.ep, w.f)
-	}
-	s := shutting{Store: w.Store}
-	err := w.door.Leave(&s, w.ep, w.f)
-	if s.err == nil && errors.Is(err, rdma.ErrUnreachable) {
-		return nil
-	}
-	return err
-}
-
-// shutting is a Store that keeps the error of its Close.
-type shutting struct {
-	client.Store
-	err error
-}
-
-func (s *shutting) Close() error {
-	s.err = s.Store.Close()
-	return s.err
-}
+// Close closes the Store and then the Endpoint. One that cannot be closed is left for recovery.
+func (w *worker) Close() error { return client.Leave(w.Store, w.ep, w.f) }
 
 // sound checks the structure of a pool without active workers. If no client crashed, no work may be
 // left for recovery.

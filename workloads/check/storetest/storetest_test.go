@@ -13,8 +13,6 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
-	"github.com/farkv/farkv/client"
-	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/workloads/check"
 )
 
@@ -32,66 +30,6 @@ func TestMain(m *testing.M) {
 }
 
 func TestToy(t *testing.T) { Run(t, toyHarness("")) }
-
-// leaver is what a worker that leaves meets.
-type leaver struct {
-	shut, gone error // of the store and of the endpoint
-	refused    int   // how often the registry is out of reach yet
-	fenced     bool
-}
-
-// Its store, its endpoint and its fabric.
-type (
-	leaverStore struct {
-		client.Store
-		*leaver
-	}
-	leaverEndpoint struct {
-		rdma.Endpoint
-		*leaver
-	}
-	leaverFabric struct {
-		rdma.Fabric
-		*leaver
-	}
-)
-
-func (l leaverStore) Close() error { return l.shut }
-
-func (l leaverEndpoint) Client() rdma.ClientID { return 1 }
-func (l leaverEndpoint) Life() uint64          { return 1 }
-func (l leaverEndpoint) Close() error          { return l.gone }
-
-func (l leaverFabric) RevokeLife(rdma.Client) error {
-	if l.refused--; l.refused >= 0 {
-		return rdma.ErrUnreachable
-	}
-	l.fenced = true
-	return nil
-}
-
-// TestLeaves: a worker that cannot be closed while the registry is out of reach is fenced off when
-// its door is closed.
-func TestLeaves(t *testing.T) {
-	broken := errors.New("broken")
-	for name, c := range map[string]struct {
-		l      leaver
-		want   error // of its Close; nil: none
-		fenced bool
-	}{
-		"a write of unknown outcome": {leaver{shut: client.ErrUncertain, refused: 1}, client.ErrUncertain, true},
-		"a store that is broken":     {leaver{shut: broken, refused: 1}, broken, true},
-		"no registry":                {leaver{gone: rdma.ErrMinority}, nil, false},
-		"a broken endpoint":          {leaver{gone: broken}, broken, false},
-	} {
-		l, door := &c.l, client.Reaper{}
-		w := worker{leaverStore{nil, l}, leaverEndpoint{nil, l}, leaverFabric{nil, l}, &door}
-		err := w.Close()
-		if again := door.Close(); !errors.Is(err, c.want) || again != nil || l.fenced != c.fenced {
-			t.Errorf("%s: %v, and %v behind the door; fenced off: %v", name, err, again, l.fenced)
-		}
-	}
-}
 
 // caught is a rapid.TB that remembers what is said to it.
 type caught struct {
