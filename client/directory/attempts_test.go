@@ -121,6 +121,12 @@ func TestWalkIsLast(t *testing.T) {
 				}
 				return nil
 			}))
+			c := p.around(-1)
+			c.begin(0)
+			if settled, err := c.look(); !settled || err != nil {
+				t.Errorf("based on something: %v; a walk round replica %d leaves the bucket half done: %v", based,
+					round, err)
+			}
 			if got := p.around(2).locations(t, someHash); !slices.Equal(got, walked) {
 				t.Errorf("based on something: %v; a walk round replica %d finds %v, and then there is %v", based,
 					round, walked, got)

@@ -107,16 +107,20 @@ func (c *Client) askSlot(b *rdma.Batch, r int) error {
 	return nil
 }
 
-// tellSlot notes the answer to askSlot. What lies in place counts only if it is of the word's
-// round.
+// tellSlot notes the answer to askSlot, or to a READ of the word alone.
 func (c *Client) tellSlot(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
-	p := b.Op(ch.First).Buf
+	c.tell(r, b.Op(ch.First).Buf)
+	return quorum.Done
+}
+
+// tell notes a replica's word, and what lies in place behind it, if p has that. It counts only if
+// it is of the word's round.
+func (c *Client) tell(r int, p []byte) {
 	k := &c.replicas[r]
 	k.meet(Word(le.Uint64(p)))
-	if r == 0 && k.word.accepted() {
+	if len(p) > wordBytes && k.word.accepted() {
 		c.find(p[wordBytes:], k.since)
 	}
-	return quorum.Done
 }
 
 // meet notes a replica's word, which no CAS of this attempt has made.

@@ -115,10 +115,20 @@ var mutants = []teeth.Mutant{
 		At: "$busy && $p.$idle <= $maxIdleLooks && $p.$tries < $maxYields", Do: "$busy", Test: "TestChangeOfTheDead"},
 	{Rule: "a silent node is waited for briefly", In: "Client.prepare",
 		At: "$c.briefly", Do: "$c.gather", Test: "TestSilentNodeIsNotAwaited"},
-	{Rule: "a walk waits for its own accepts", In: "Client.Walk",
+	{Rule: "a walk waits for its own accepts to buckets that were not settled", In: "Client.settle",
+		At: "$c.Land()", Do: "error(nil)"},
+	{Rule: "a walk waits for its own accepts before it reads many buckets", In: "Client.eachRun",
 		At: "$c.Land()", Do: "error(nil)"},
 	{Rule: "a walk knows which nodes did not answer", In: "Client.Walk",
-		At: "$silent[$n]", Do: "false", Test: "TestWalk"},
+		At: "!$k.$known", Do: "false", Test: "TestWalk"},
+	{Rule: "a walk settles what no majority agrees on", In: "Client.Walk",
+		At: "$met && $n >= $c.$majority()", Do: "met && n > 0", Test: "TestWalkIsLast"},
+	{Rule: "what a walk has read was asked of the nodes that answered by then", In: "Client.eachRun",
+		At: "slices.Clone($silent)", Do: "slices.Clip(silent)", Test: "TestNodeDiesUnderAWalk"},
+	{Rule: "a walk reads many buckets in a trip", In: "Client.Walk",
+		At: "$met && $n >= $c.$majority()", Do: "met && n < 0", Test: "TestWalkTrips"},
+	{Rule: "a walk looks for a value that does not lie in place", In: "Client.Walk",
+		At: "$settled, $err = $c.$load($round)", Do: "settled, err = c.has || round == 0, nil", Test: "TestWalkTrips"},
 }
 
 // suite is contention's, over more seeds.

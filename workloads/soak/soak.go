@@ -304,13 +304,14 @@ func (l *load) one(number int, work func(*worker) error) error {
 		return err
 	}
 	err := work(w)
+	err = errors.Join(err, w.end())
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for k := range l.times {
 		l.times[k].Merge(&w.times[k])
 		l.full[k] += w.full[k]
 	}
-	return errors.Join(err, w.end())
+	return err
 }
 
 // fillAlone fills the pool with one worker, and empties it. It returns with how many pairs, and how

@@ -35,8 +35,11 @@ func (w *worker) key(i int) []byte { return fmt.Appendf(nil, "w%03d-%07d", w.num
 
 func hotKey(i int) []byte { return fmt.Appendf(nil, "hot-key-%04d", i) }
 
+// open opens the worker anew. If it fails there is nothing to end.
 func (w *worker) open() (err error) {
-	w.store, w.end, err = w.Open(fmt.Sprint("soak-", w.number))
+	if w.store, w.end, err = w.Open(fmt.Sprint("soak-", w.number)); err != nil {
+		w.end = func() error { return nil }
+	}
 	return err
 }
 
