@@ -1,9 +1,11 @@
 package membership
 
 import (
+	"cmp"
 	"crypto/rand"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/farkv/farkv/node/rdma"
@@ -60,7 +62,7 @@ type Acceptor struct {
 	// life differs from that of any other acceptor, and of this node's earlier acceptors. So does
 	// each Mark.
 	life string
-	// accepts counts accepted states.
+	// accepts counts accepted and restored states.
 	accepts uint64
 }
 
@@ -70,7 +72,7 @@ type slot struct {
 	promised Ballot
 	// accepted is the ballot of state; zero: nothing was accepted.
 	accepted Ballot
-	// at is the value of Acceptor.accepts when state was accepted; 0: in an earlier life.
+	// at is the value of Acceptor.accepts when state was accepted, or restored; 0: neither.
 	at    uint64
 	state State
 }
@@ -97,7 +99,7 @@ func (a *Acceptor) Answer(q *Question) *Answer {
 		}
 		return answer
 	case KindPeekAll:
-		return a.PeekAll(q.Key, q.With, q.After, q.Seen)
+		return a.PeekAll(q.Key, q.With, q.Seen)
 	}
 	return refuse(RefusedInvalid)
 }
@@ -149,7 +151,8 @@ func (a *Acceptor) Promise(key string) (Promise, bool) {
 // Restore gives a new acceptor a promise that it made in an earlier life. All promises are restored
 // before the first question is answered.
 func (a *Acceptor) Restore(p Promise) {
-	a.slots[p.Key] = &slot{promised: p.Promised, accepted: p.Accepted, state: p.State}
+	a.accepts++
+	a.slots[p.Key] = &slot{promised: p.Promised, accepted: p.Accepted, at: a.accepts, state: p.State}
 	a.bytes += slotBytes + len(p.Key) + len(p.State.Value)
 }
 
@@ -207,42 +210,36 @@ func (a *Acceptor) Peek(key string) *Answer {
 	return (&slot{}).answer()
 }
 
-// PeekAll returns what was accepted for the keys that begin with prefix and are greater than after,
-// in their order, up to about pageBytes. It also returns what was accepted for the key with.
+// PeekAll returns what was accepted for the keys that begin with prefix, and for the key with. An
+// answer to a question that has seen a mark of this acceptor leaves out what was accepted before
+// that mark. So an asker that puts answer upon answer has what the acceptor had at the moment of
+// the last one, and a list costs no more than what has changed of it.
 //
-// An answer that holds all of it has a mark: the number of the latest accept among these keys. A
-// question that has seen that mark is answered by Same alone, since nothing was accepted since.
-func (a *Acceptor) PeekAll(prefix, with, after, seen string) *Answer {
-	var keys []string
-	latest := uint64(0)
-	for key, s := range a.slots {
-		if s.accepted == (Ballot{}) {
-			continue
-		}
-		listed := strings.HasPrefix(key, prefix) && key > after
-		if listed {
-			keys = append(keys, key)
-		}
-		if listed || key == with {
-			latest = max(latest, s.at)
+// An answer has about pageBytes. What it leaves out was accepted later than what it has, and its
+// mark says so: More follows behind that.
+func (a *Acceptor) PeekAll(prefix, with, seen string) *Answer {
+	answer := &Answer{Mark: a.mark(a.accepts), With: a.Peek(with).Entries[0]}
+	from := uint64(0)
+	if life, at, ok := strings.Cut(seen, "."); ok && life == a.life {
+		if n, err := strconv.ParseUint(at, 10, 64); err == nil {
+			answer.Since, from = seen, n
 		}
 	}
-	answer, size := &Answer{}, 0
-	if after == "" {
-		answer.Mark = fmt.Sprintf("%s.%d", a.life, latest)
-	}
-	if answer.Mark != "" && answer.Mark == seen {
-		answer.Same = true
+	if from >= a.accepts {
 		return answer
 	}
-	if s := a.slots[with]; s != nil {
-		answer.With = Entry{Ballot: s.accepted, State: s.state}
+	var keys []string
+	for key, s := range a.slots {
+		if s.at > from && s.accepted != (Ballot{}) && strings.HasPrefix(key, prefix) {
+			keys = append(keys, key)
+		}
 	}
-	slices.Sort(keys)
-	for _, key := range keys {
+	slices.SortFunc(keys, func(x, y string) int { return cmp.Compare(a.slots[x].at, a.slots[y].at) })
+	size := 0
+	for i, key := range keys {
 		s := a.slots[key]
 		if size > pageBytes {
-			answer.More, answer.Mark = true, ""
+			answer.More, answer.Mark = true, a.mark(a.slots[keys[i-1]].at)
 			break
 		}
 		size += slotBytes + len(key) + len(s.state.Value)
@@ -250,3 +247,6 @@ func (a *Acceptor) PeekAll(prefix, with, after, seen string) *Answer {
 	}
 	return answer
 }
+
+// mark names a moment of this acceptor: when it had accepted so many states.
+func (a *Acceptor) mark(accepts uint64) string { return fmt.Sprintf("%s.%d", a.life, accepts) }

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"encoding/json"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -100,4 +101,22 @@ func FuzzQuestion(f *testing.F) {
 			t.Errorf("%s: %+v", text, answer)
 		}
 	})
+}
+
+// TestMerge: a list with changes is sorted, and the list before is as it was.
+func TestMerge(t *testing.T) {
+	entries := func(all ...string) (e []Entry) {
+		for _, s := range all {
+			e = append(e, Entry{Key: s[:1], State: State{Writer: s[1:]}})
+		}
+		return e
+	}
+	before := entries("b1", "d1")
+	got := merge(before, entries("b2", "c1", "e1", "a1"))
+	equal := func(x, y []Entry) bool {
+		return slices.EqualFunc(x, y, func(x, y Entry) bool { return x.Key == y.Key && x.State.Writer == y.State.Writer })
+	}
+	if !equal(got, entries("a1", "b2", "c1", "d1", "e1")) || !equal(before, entries("b1", "d1")) {
+		t.Errorf("%v, of %v", got, before)
+	}
 }

@@ -71,8 +71,7 @@ const (
 	KindPrepare Kind = "prepare" // promise to accept nothing below Ballot, and return what was accepted
 	KindAccept  Kind = "accept"  // accept State
 	KindPeek    Kind = "peek"    // return what was accepted
-	// return what was accepted for With, and for all keys that begin with Key and are greater than
-	// After
+	// return what was accepted for With, and for all keys that begin with Key, unless Seen has it
 	KindPeekAll Kind = "peekall"
 )
 
@@ -88,9 +87,8 @@ type Question struct {
 	State State `json:"state,omitzero"`
 	// With is a key of which a peekall returns the entry beside the listed ones.
 	With string `json:"with,omitempty"`
-	// After is where a page of a peekall begins: behind that key. The first page has "".
-	After string `json:"after,omitempty"`
-	// Seen is the Mark of an earlier answer to the same peekall, which the asker still has.
+	// Seen is the Mark of an earlier answer to the same peekall. The asker has that, and what
+	// it says was seen before it.
 	Seen string `json:"seen,omitempty"`
 	// Bare asks a peek to leave out the value.
 	Bare bool `json:"bare,omitempty"`
@@ -104,16 +102,17 @@ type Answer struct {
 	// Refusal, unless "", refuses for good: see the constants.
 	Refusal Refusal `json:"refusal,omitempty"`
 	// Entries are what was accepted. Prepare and Peek have one, which is zero if nothing was
-	// accepted. PeekAll has one for each key, sorted by key.
+	// accepted. PeekAll has one for each key, in the order in which they were accepted.
 	Entries []Entry `json:"entries,omitempty"`
 	// With is what was accepted for the With of a PeekAll's question.
 	With Entry `json:"with,omitzero"`
-	// More: PeekAll left out entries behind the last one, and the next page has them.
+	// More: PeekAll left out entries. A question that has Seen this Mark is answered by them.
 	More bool `json:"more,omitempty"`
-	// Mark identifies what an unpaged PeekAll returns; "": there is no mark. Same: the mark is the
-	// one that the question has Seen, and Entries and With are left out.
+	// Mark names the moment of a PeekAll's answer.
 	Mark string `json:"mark,omitempty"`
-	Same bool   `json:"same,omitempty"`
+	// Since is the question's Seen: what was accepted before that Mark is left out. Or it is "":
+	// the entries are all that were accepted, since the mark is not this acceptor's.
+	Since string `json:"since,omitempty"`
 }
 
 // Entry is what an acceptor has accepted last for a key. A chosen state is in the entries of a

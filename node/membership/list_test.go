@@ -15,12 +15,12 @@ import (
 type listing struct {
 	*nodes
 	entries atomic.Int64
-	lies    atomic.Bool // every list is the same as before
+	lies    atomic.Bool // every list is what has changed since another one
 }
 
 func (l *listing) Ask(node int, q *membership.Question) (*membership.Answer, error) {
 	if q.Kind == membership.KindPeekAll && l.lies.Load() {
-		return &membership.Answer{Same: true, Mark: "another"}, nil
+		return &membership.Answer{Since: "another", Mark: "another"}, nil
 	}
 	a, err := l.nodes.Ask(node, q)
 	if err == nil && q.Kind == membership.KindPeekAll {
@@ -29,10 +29,9 @@ func (l *listing) Ask(node int, q *membership.Question) (*membership.Answer, err
 	return a, err
 }
 
-// TestSameList: a folder that has not changed since it was listed last is not listed again; one
-// that has changed is, by this process or by another, and so is one of an acceptor that was
-// restarted.
-func TestSameList(t *testing.T) {
+// TestList: nodes list what has changed of a folder since it was listed last, by this process or by
+// another, and all of it where an acceptor was restarted.
+func TestList(t *testing.T) {
 	const n = 3
 	s := &listing{nodes: newNodes(n, membership.LimitsFor(n, 100))}
 	one, two := membership.NewQuorum(n, s), membership.NewQuorum(n, s)
@@ -79,15 +78,14 @@ func TestSameList(t *testing.T) {
 	lists("a record", n)
 	lists("the same", 0)
 	change(two, "c/2", 0)
-	lists("two records", 2*n)
+	lists("another record", n)
 	change(two, "master", 0)
 	lists("the same, beside another record", 0)
 	change(two, "c/1", 1)
-	lists("a later version", 2*n)
+	lists("a later version", n)
 	change(two, "with", 0)
 	with = 1
-	lists("one that the others are asked for with", 2*n)
-	lists("the same", 0)
+	lists("one that the others are asked for with", 0)
 
 	s.mu.Lock()
 	restarted := membership.NewAcceptor(membership.LimitsFor(n, 100))
@@ -99,7 +97,7 @@ func TestSameList(t *testing.T) {
 	s.mu.Unlock()
 	lists("by a node that was restarted", 2)
 	change(two, "c/3", 0)
-	lists("three records", 3*n)
+	lists("a third record", n)
 	lists("the same", 0)
 
 	s.lies.Store(true)
@@ -142,5 +140,64 @@ func TestLookInOrder(t *testing.T) {
 	first, all, err := q.Look("first", "c/")
 	if err != nil || first.Version != 1 || len(all) != 1 {
 		t.Errorf("%+v and %+v, %v", first, all, err)
+	}
+}
+
+// TestLongList lists more than one answer has, and then what has changed of it.
+func TestLongList(t *testing.T) {
+	const records = 500
+	s := &listing{nodes: newNodes(1, membership.LimitsFor(1, records))}
+	q := membership.NewQuorum(1, s)
+	defer q.Close()
+	for i := range records {
+		if ok, err := q.Swap(fmt.Sprintf("c/%04d", (i*7)%records), 0, make([]byte, i)); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+	}
+	if ok, err := q.Swap("c/0007", 1, []byte("again")); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	for _, want := range []int64{records, 0} {
+		s.entries.Store(0)
+		_, all, err := q.Look("", "c/")
+		if err != nil || len(all) != records || string(all[7].Value) != "again" {
+			t.Fatalf("%d records are known, %v", len(all), err)
+		}
+		if !slices.IsSortedFunc(all, func(x, y membership.Record) int { return strings.Compare(x.Key, y.Key) }) {
+			t.Error("the list is not sorted")
+		}
+		if n := s.entries.Load(); n != want {
+			t.Errorf("nodes listed %d entries, want %d", n, want)
+		}
+	}
+}
+
+// TestForgottenList: of nodes that begin anew nothing is listed that they had before.
+func TestForgottenList(t *testing.T) {
+	s := newNodes(1, membership.LimitsFor(1, 9))
+	q := quorum(t, s)
+	if ok, err := q.Swap("c/1", 0, nil); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if _, all, err := q.Look("", "c/"); err != nil || len(all) != 1 {
+		t.Fatal(all, err)
+	}
+	s.mu.Lock()
+	s.acceptors[0] = membership.NewAcceptor(membership.LimitsFor(1, 9))
+	s.mu.Unlock()
+	if _, all, err := q.Look("", "c/"); err != nil || len(all) != 0 {
+		t.Error(all, err)
+	}
+}
+
+// TestRestoredList: what an acceptor was restored with is listed.
+func TestRestoredList(t *testing.T) {
+	a, b := membership.NewAcceptor(membership.LimitsFor(1, 9)), membership.NewAcceptor(membership.LimitsFor(1, 9))
+	a.Accept("c/1", membership.Ballot{Counter: 1, Proposer: "p"}, membership.State{Version: 1, Writer: "w"})
+	p, _ := a.Promise("c/1")
+	b.Restore(p)
+	first := b.PeekAll("c/", "", "")
+	if next := b.PeekAll("c/", "", first.Mark); len(first.Entries) != 1 || len(next.Entries) != 0 || next.Since == "" {
+		t.Errorf("%+v, and then %+v", first, next)
 	}
 }

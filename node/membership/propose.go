@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -345,76 +344,57 @@ func (p *proposer) swap(key string, version uint64, value []byte) (bool, error) 
 // lists it. If the answers do not agree, key is settled by rounds. The list is asked for again
 // then, because it may be older than the state.
 func (p *proposer) look(key, prefix string) (first State, all []Record, err error) {
-	// The loop ends: after grows with each page, and acceptors bound their keys.
-	for after, more := "", true; more; {
-		answers, err := p.gather(&Question{Kind: KindPeekAll, Key: prefix, With: key, After: after})
-		if err != nil {
-			return State{}, nil, err
-		}
-		if key != "" {
-			s, ok := agreed(answers, func(a *Answer) Entry { return a.With })
-			if first = s; !ok {
-				if first, err = p.settle(key); err != nil {
-					return State{}, nil, err
-				}
-			}
-			if key = ""; !ok {
-				continue // the answers may list registers from before that state
-			}
-		}
-		var keys []string
-		var end string
-		if keys, end, more = page(answers); more && end <= after {
-			return State{}, nil, fmt.Errorf("a node lists %q again and again: %w", after, ErrUnreachable)
-		}
-		after = end
-		for _, key := range keys {
-			s, err := p.listed(key, answers)
-			if err != nil {
+	q := &Question{Kind: KindPeekAll, Key: prefix, With: key}
+	answers, err := p.gather(q)
+	if err != nil {
+		return State{}, nil, err
+	}
+	if key != "" {
+		var ok bool
+		if first, ok = agreed(answers, func(a *Answer) Entry { return a.With }); !ok {
+			if first, err = p.settle(key); err != nil {
 				return State{}, nil, err
 			}
-			if s.Version > 0 {
-				all = append(all, Record{Key: key, Value: s.Value, Version: s.Version})
+			if answers, err = p.gather(q); err != nil {
+				return State{}, nil, err
 			}
+		}
+	}
+	lists := make([][]Entry, len(answers))
+	for i, a := range answers {
+		lists[i] = a.Entries
+	}
+	for slices.ContainsFunc(lists, func(l []Entry) bool { return len(l) > 0 }) {
+		e, same := take(lists)
+		if !same {
+			if e.State, err = p.settle(e.Key); err != nil {
+				return State{}, nil, err
+			}
+		}
+		if e.State.Version > 0 {
+			all = append(all, Record{Key: e.Key, Value: e.State.Value, Version: e.State.Version})
 		}
 	}
 	return first, all, nil
 }
 
-// page merges one page of answers. It returns the keys that some answer lists, sorted, up to end,
-// and whether there are more keys behind end. end is the smallest last key of an answer that was
-// cut off: every answer is complete up to it.
-func page(answers []*Answer) (keys []string, end string, more bool) {
-	for _, a := range answers {
-		last := ""
-		for _, e := range a.Entries {
-			keys = append(keys, e.Key)
-			last = e.Key
-		}
-		if a.More && (!more || last < end) {
-			end, more = last, true
+// take takes the first key out of lists that are sorted by key, and are not all empty. It reports
+// whether all of them have it, accepted in the same ballot: then it returns what was accepted. A
+// list without the key is of an acceptor that has accepted nothing for it.
+func take(lists [][]Entry) (e Entry, same bool) {
+	for _, l := range lists {
+		if len(l) > 0 && (e.Key == "" || l[0].Key < e.Key) {
+			e = l[0]
 		}
 	}
-	slices.Sort(keys)
-	keys = slices.Compact(keys)
-	if more {
-		keys = slices.DeleteFunc(keys, func(key string) bool { return key > end })
-	}
-	return keys, end, more
-}
-
-// listed returns the state of a key if all answers have accepted it in the same ballot, and else
-// settles it. An answer that does not list the key has accepted nothing for it.
-func (p *proposer) listed(key string, answers []*Answer) (State, error) {
-	var first Entry
-	for i, a := range answers {
-		at, ok := slices.BinarySearchFunc(a.Entries, key, func(e Entry, key string) int {
-			return strings.Compare(e.Key, key)
-		})
-		if !ok || i > 0 && a.Entries[at].Ballot != first.Ballot {
-			return p.settle(key)
+	same = true
+	for i, l := range lists {
+		if len(l) == 0 || l[0].Key != e.Key {
+			same = false
+			continue
 		}
-		first = a.Entries[at]
+		same = same && l[0].Ballot == e.Ballot
+		lists[i] = l[1:]
 	}
-	return first.State, nil
+	return e, same
 }

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"hash/fnv"
 	random "math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -50,7 +52,7 @@ type Quorum struct {
 	closed bool
 	// flying is the number of questions under way, by node, at most unanswered each.
 	flying []int
-	// listed is the last list that had a mark, by node. Its answer does not change any more.
+	// listed is the last list, by node. Its answer does not change any more.
 	listed []list
 	// wg counts operations and questions. It grows only while closed is false.
 	wg sync.WaitGroup
@@ -107,18 +109,16 @@ func (q *Quorum) Swap(key string, version uint64, value []byte) (ok bool, err er
 	return ok, err
 }
 
-// Look returns a record, and those of which the keys begin with prefix. It takes one trip a page if
-// majorities agree. The caller owns the values.
+// Look returns a record, and those of which the keys begin with prefix. It takes one trip if a
+// majority agrees, and more the first time, if the list is long. Nodes send what has changed since
+// the Look before.
 func (q *Quorum) Look(key, prefix string) (first Record, all []Record, err error) {
 	var s State
 	err = q.operate("list", prefix, func() (err error) {
 		s, all, err = q.p.look(key, prefix)
 		return err
 	})
-	for i := range all {
-		all[i].Value = bytes.Clone(all[i].Value)
-	}
-	return Record{Key: key, Value: bytes.Clone(s.Value), Version: s.Version}, all, err
+	return Record{Key: key, Value: s.Value, Version: s.Version}, all, err
 }
 
 // Await waits for a later version of a record. It asks the nodes for the version without the value.
@@ -230,41 +230,71 @@ func (q *Quorum) ask(question *Question, take func(a *Answer, err error) bool) {
 	}
 }
 
-// list is what an acceptor has answered to a PeekAll. Candidates ask for the same list several
-// times in each lease, and it seldom changes.
+// list is what an acceptor has for a PeekAll. Workers ask for the same list each time they join the
+// view, and little of it changes.
 type list struct {
 	key, with string
 	answer    *Answer
 }
 
-// put puts a question to one node. If it asks for a list that this Quorum has from that node, it
-// names the list's mark. Then the node answers Same if the list is unchanged, and put returns the
-// list that it has. The answer is shared: callers clone its values.
+// mostPages bounds the answers that make a list. An acceptor has fewer pages of keys; what it
+// accepts meanwhile may add some.
+const mostPages = 1 << 10
+
+// put puts a question to one node. One for a list names the mark of the list that this Quorum has
+// from that node, and is answered by what was accepted since. put returns the whole list, sorted by
+// key, as the acceptor had it at the moment of its last answer. The answer is shared: callers do
+// not change its values.
 func (q *Quorum) put(node int, question *Question) (*Answer, error) {
-	if question.Kind != KindPeekAll || question.After != "" {
+	if question.Kind != KindPeekAll {
 		return q.transport.Ask(node, question)
 	}
 	q.mu.Lock()
 	was := q.listed[node]
 	q.mu.Unlock()
-	own := *question
-	if was.key == own.Key && was.with == own.With && was.answer != nil {
-		own.Seen = was.answer.Mark
+	all := &Answer{}
+	if was.key == question.Key && was.with == question.With && was.answer != nil {
+		all = was.answer
 	}
-	a, err := q.transport.Ask(node, &own)
-	switch {
-	case err != nil || a == nil:
-		return a, err
-	case a.Same && (own.Seen == "" || a.Mark != own.Seen):
-		return nil, fmt.Errorf("a list of %q that is the same as one that was not seen", own.Key)
-	case a.Same:
-		return was.answer, nil
-	case a.Mark != "":
-		q.mu.Lock()
-		q.listed[node] = list{own.Key, own.With, a}
-		q.mu.Unlock()
+	for range mostPages {
+		own := *question
+		own.Seen = all.Mark
+		a, err := q.transport.Ask(node, &own)
+		switch {
+		case err != nil || a == nil || a.Refusal != "":
+			return a, err
+		case a.Since == "":
+			all = &Answer{}
+		case a.Since != own.Seen:
+			return nil, fmt.Errorf("what changed of a list of %q since it was %s, which it was not", own.Key, a.Since)
+		}
+		all = &Answer{Entries: merge(all.Entries, a.Entries), With: a.With, Mark: a.Mark}
+		if !a.More {
+			q.mu.Lock()
+			q.listed[node] = list{own.Key, own.With, all}
+			q.mu.Unlock()
+			return all, nil
+		}
 	}
-	return a, nil
+	return nil, fmt.Errorf("a list of %q does not end with %d answers", question.Key, mostPages)
+}
+
+// merge returns entries that are sorted by key, with others in the place of those of the same key.
+// It changes no entries that were there.
+func merge(sorted, others []Entry) []Entry {
+	if len(others) == 0 {
+		return sorted
+	}
+	all := slices.Clone(sorted)
+	for _, e := range others {
+		at, found := slices.BinarySearchFunc(all, e.Key, func(e Entry, key string) int { return strings.Compare(e.Key, key) })
+		if found {
+			all[at] = e
+		} else {
+			all = slices.Insert(all, at, e)
+		}
+	}
+	return all
 }
 
 // launch counts a question to a node, unless the Quorum is closed or the node has too many.

@@ -22,7 +22,8 @@ type Store interface {
 	// Look returns the record first, as Load does, unless key is "", and all records of which the
 	// keys begin with prefix, sorted by key. Each record is as it was at some moment of the call.
 	// They are no snapshot, since those moments may differ. But no listed record is older than
-	// first: a record that was written before first's version was is seen.
+	// first: a record that was written before first's version was is seen. The values are shared:
+	// no caller changes them.
 	Look(key, prefix string) (first Record, all []Record, err error)
 	// Await returns nil when the record may have a later version than the given one, and ctx's
 	// error when ctx ends before. It may return nil in vain. It polls, with pauses: a caller that

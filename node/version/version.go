@@ -14,8 +14,8 @@ const (
 	// Control is the version of the messages that make and manage a pool: JSON in frames of the
 	// wire. Two ends can talk only if theirs are equal. Version 2 lets processes without an
 	// identity read, and registers telemetry; version 3 keeps a store's configuration; version 4
-	// reads a view and the clients in one request.
-	Control = 4
+	// reads a view and the clients in one request; version 5 lists what has changed of them.
+	Control = 5
 )
 
 // commitChars is how many characters of a revision Commit returns: as many as Go's pseudo-versions

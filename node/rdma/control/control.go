@@ -38,10 +38,44 @@ func (ctl *Control) ReadView() (rdma.View, error) {
 	return v, nil
 }
 
+// sight is what one look has seen, for all workers that asked for it.
+type sight struct {
+	done    chan struct{} // closed behind the look
+	view    rdma.View
+	clients listing
+	err     error
+}
+
 // look is ReadView, and the identities in use, of which it knows that too: see
-// membership.Registry.Look. The time is read before the question is asked: which processes nodes
-// name in their answers counts for the list.
+// membership.Registry.Look. One look serves all workers that have come before it began. So while
+// all of a process wait for an epoch, which each asks for again and again, they cost one question
+// at a time. The listing is shared: callers do not change it.
 func (ctl *Control) look() (rdma.View, listing, error) {
+	ctl.mu.Lock()
+	s, first := ctl.next, ctl.next == nil
+	if first {
+		s = &sight{done: make(chan struct{})}
+		ctl.next = s
+	}
+	ctl.mu.Unlock()
+	if first {
+		ctl.looking.Lock()
+		ctl.mu.Lock()
+		ctl.next = nil // what comes from here on may come behind the question
+		ctl.mu.Unlock()
+		s.view, s.clients, s.err = ctl.lookNow()
+		ctl.looking.Unlock()
+		close(s.done)
+	}
+	<-s.done
+	v := s.view
+	v.Members = slices.Clone(v.Members)
+	return v, s.clients, s.err
+}
+
+// lookNow puts the question. The time is read before it is asked: which processes nodes name in
+// their answers counts for the list.
+func (ctl *Control) lookNow() (rdma.View, listing, error) {
 	asked := realtime.Now()
 	v, down, holders, err := ctl.registry.Look()
 	if err != nil {

@@ -90,8 +90,11 @@ type Control struct {
 	quorum   *membership.Quorum // nil when another service keeps the registers
 	leaving  atomic.Int32       // identities that are being given back
 
-	// mu is held for moments only, over last, expelled and attended.
+	// looking is held by the look under way.
+	looking sync.Mutex
+	// mu is held for moments only, over what follows.
 	mu   sync.Mutex
+	next *sight    // that is read next; nil: no worker waits for it
 	last rdma.View // that was seen last
 	// expelled differs from downs by the time between the mark on the registry and the end of the
 	// node's leases: verbs end at the mark, fences need the node's answer until its end.
