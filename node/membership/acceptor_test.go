@@ -114,7 +114,9 @@ func TestMerge(t *testing.T) {
 	before := entries("b1", "d1")
 	got := merge(before, entries("b2", "c1", "e1", "a1"))
 	equal := func(x, y []Entry) bool {
-		return slices.EqualFunc(x, y, func(x, y Entry) bool { return x.Key == y.Key && x.State.Writer == y.State.Writer })
+		return slices.EqualFunc(x, y, func(x, y Entry) bool {
+			return x.Key == y.Key && x.State.Writer == y.State.Writer
+		})
 	}
 	if !equal(got, entries("a1", "b2", "c1", "d1", "e1")) || !equal(before, entries("b1", "d1")) {
 		t.Errorf("%v, of %v", got, before)

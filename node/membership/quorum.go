@@ -287,7 +287,9 @@ func merge(sorted, others []Entry) []Entry {
 	}
 	all := slices.Clone(sorted)
 	for _, e := range others {
-		at, found := slices.BinarySearchFunc(all, e.Key, func(e Entry, key string) int { return strings.Compare(e.Key, key) })
+		at, found := slices.BinarySearchFunc(all, e.Key, func(e Entry, key string) int {
+			return strings.Compare(e.Key, key)
+		})
 		if found {
 			all[at] = e
 		} else {
