@@ -177,6 +177,24 @@ func TestLocalLocks(t *testing.T) {
 	}
 }
 
+// TestLongTurn: a worker that waits for its turn looks seldom while the one ahead is at work for
+// long, as over TCP. What it looks for costs the processor that the other one needs.
+func TestLongTurn(t *testing.T) {
+	const timeout = 100 * time.Millisecond
+	f := memPool(t, 1, small(1, 1000, 8))
+	o := Options{Turns: NewLocalLocks(DefaultHands), Timeout: timeout}
+	ahead, s := storeOn(t, f, o), storeOn(t, f, o)
+	must(t, ahead.Insert([]byte("key"), []byte("first")))
+	ahead.span()
+	_, err := ahead.lock(makeRef(0, 0), opMend, 0)
+	must(t, err)
+	wantError(t, s.Update([]byte("key"), []byte("second")), rdma.ErrTimeout)
+	if n, most := s.stats.Turns, uint64(timeout/lastPause)+20; n > most {
+		t.Errorf("a worker looked %d times for its turn, want at most %d", n, most)
+	}
+	must(t, ahead.unlock())
+}
+
 // TestBlocked: a client that dies with a lock blocks its leaf. The error of an
 // operation that waits for it names the client and the command that helps.
 // Operations on other leaves go on, and GETs of this one, too. When the client is

@@ -100,7 +100,8 @@ const (
 	firstPause = time.Microsecond
 	lastPause  = 256 * time.Microsecond
 	// turnPause is of a worker that waits for its turn, for each worker ahead: a
-	// turn takes some round trips.
+	// turn takes some round trips. It doubles, up to lastPause, while none of them
+	// is done, as trips over TCP take longer than RDMA's.
 	turnPause = 2 * time.Microsecond
 	// mostAhead bounds the turns that a worker sleeps for before it looks again.
 	mostAhead = 64
@@ -162,7 +163,7 @@ func (k *locker) lock(r ref, op operation, kind int) ([]byte, error) {
 // awaitTurn waits until no worker of the process is ahead. It returns the word by
 // which the lock was handed over; 0: it was not.
 func (k *locker) awaitTurn() (lockWord, error) {
-	for {
+	for was, pause := 0, turnPause; ; pause = min(2*pause, lastPause) {
 		n, word := k.turns.Ahead(&k.turn)
 		// It is the worker's turn.
 		if n == 0 {
@@ -171,9 +172,12 @@ func (k *locker) awaitTurn() (lockWord, error) {
 		if k.over() {
 			return 0, fmt.Errorf("%d workers of this process are ahead: %w", n, rdma.ErrTimeout)
 		}
+		if n != was {
+			was, pause = n, turnPause
+		}
 		// The pause is what the workers ahead need, about.
 		k.stats.Turns++
-		k.ep.Sleep(time.Duration(min(n, mostAhead)) * turnPause)
+		k.ep.Sleep(time.Duration(min(n, mostAhead)) * pause)
 	}
 }
 

@@ -83,6 +83,8 @@ var mutants = []teeth.Mutant{
 		At: "$done = $done && $*own", Do: "_ = did", Test: "TestAdoptFails"},
 	{Rule: "a release of settle's own does not say that the write took effect", In: "locker.trySettle",
 		At: "$d.left != nil", Do: "false", Test: "TestSettledTwice"},
+	{Rule: "a worker looks less often for its turn while none ahead is done", In: "locker.awaitTurn",
+		At: "min(2*$pause, $lastPause)", Do: "turnPause", Test: "TestLongTurn"},
 	{Rule: "a lock that was handed over in vain is the next one's in line", In: "LocalLocks.Leave",
 		At: "$l.first = $w.next", Do: "l.first, l.word = w.next, 0", Test: "TestHandedOverInVain"},
 	{Rule: "a worker that leaves releases what was handed over in vain", In: "Store.tryLeave",
