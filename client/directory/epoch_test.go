@@ -177,3 +177,34 @@ func TestUnsentAccept(t *testing.T) {
 		t.Errorf("%d buffers leaked: an accept reached no node, and counts as sent: %v", n, ch.sent)
 	}
 }
+
+// TestFenceUnderAWalk: an epoch begins while a walk fetches a value that does not lie in place. It
+// joins that, and goes on.
+func TestFenceUnderAWalk(t *testing.T) {
+	f, a, around := three(t, 1, 100)
+	x := around(-1)
+	must(t, put(x, someHash, 1))
+	x.begin(0)
+	b := x.ep.Batch()
+	b.WriteCopy(x.at[0].Add(wordBytes), make([]byte, BufferBytes))
+	must(t, rdma.Do(x.ep, b, time.Second))
+	b.Release()
+	ep, err := f.Open(t.Name())
+	must(t, err)
+	defer ep.Close()
+	m, err := kit.Join(ep)
+	must(t, err)
+	c := Open(&hook{ep, map[rdma.Step]func(){stepFetch: func() {
+		v := f.View()
+		if ok, err := f.Advance(rdma.State{Epoch: v.Epoch}, rdma.State{Epoch: v.Epoch + 1}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		must(t, f.Fence(v.Epoch+1))
+	}}}, a.Layout, a, Options{Member: m})
+	defer c.Close()
+	entries, was := 0, m.Epoch
+	must(t, c.Walk(func(f *Found) error { entries += len(f.Entries); return nil }))
+	if entries != 1 || m.Epoch != was+1 {
+		t.Errorf("%d entries are known in epoch %d", entries, m.Epoch)
+	}
+}

@@ -123,6 +123,9 @@ var mutants = []teeth.Mutant{
 		At: "!$k.$known", Do: "false", Test: "TestWalk"},
 	{Rule: "a walk settles what no majority agrees on", In: "Client.Walk",
 		At: "$met && $n >= $c.$majority()", Do: "met && n > 0", Test: "TestWalkIsLast"},
+	{Rule: "a walk goes on behind a fence", In: "Client.Walk",
+		At: "$err != nil && !errors.Is($err, rdma.ErrStale)", Do: "err != nil || errors.Is(err, rdma.ErrStale)",
+		Test: "TestFenceUnderAWalk"},
 	{Rule: "what a walk has read was asked of the nodes that answered by then", In: "Client.eachRun",
 		At: "slices.Clone($silent)", Do: "slices.Clip(silent)", Test: "TestNodeDiesUnderAWalk"},
 	{Rule: "a walk reads many buckets in a trip", In: "Client.Walk",
@@ -141,7 +144,8 @@ var suite = teeth.Suite{
 var caught = regexp.MustCompile(`not linearizable|operations failed|is used twice|is lost|is there|want an error|` +
 	`a lookup (behind it )?took|` +
 	`took \d+ trips|an operation took|took long|lookup took|changes by others|is taken for|(is|are) known|` +
-	`a change was refused|a walk round|buffers of a change|was brought along|entries, and|damaged|meet others|` +
+	`a change was refused|a walk round|view has changed|buffers of a change|` +
+	`was brought along|entries, and|damaged|meet others|` +
 	`buffers leaked|other clients changed|: full|worker panicked`)
 
 func TestMutants(t *testing.T) { suite.Run(t, mutants) }

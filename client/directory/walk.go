@@ -1,6 +1,7 @@
 package directory
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -44,7 +45,8 @@ func (c *Client) Walk(visit func(f *Found) error) error {
 		settled := false
 		if round, n := c.agreed(); met && n >= c.majority() {
 			var err error
-			if settled, err = c.load(round); err != nil {
+			// Behind a fence the bucket is asked anew.
+			if settled, err = c.load(round); err != nil && !errors.Is(err, rdma.ErrStale) {
 				return fmt.Errorf("walk: bucket %d: %w", bucket, err)
 			}
 		}

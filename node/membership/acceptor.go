@@ -26,9 +26,10 @@ const (
 	slotBytes = 2 << 10
 	// nameBytes bounds the name of a proposer or a writer.
 	nameBytes = 64
-	// pageBytes is about how many bytes of entries an answer to PeekAll has: one entry more at
-	// most.
-	pageBytes = 256 << 10
+	// pageBytes is about how many bytes of entries an answer to PeekAll has, of which it has one
+	// more at most. entryBytes is counted for each entry beside its key and value.
+	pageBytes  = 256 << 10
+	entryBytes = 256
 	// counterMost bounds a ballot's counter. No correct proposer comes near it. A wrong question
 	// with a greater one would leave no room for higher ballots.
 	counterMost = 1 << 62
@@ -64,6 +65,8 @@ type Acceptor struct {
 	life string
 	// accepts counts accepted and restored states.
 	accepts uint64
+	// page is pageBytes, but in tests.
+	page int
 }
 
 // slot is one register as this acceptor knows it.
@@ -79,7 +82,7 @@ type slot struct {
 
 // NewAcceptor returns an Acceptor that has promised nothing.
 func NewAcceptor(l Limits) *Acceptor {
-	return &Acceptor{limits: l, slots: map[string]*slot{}, life: rand.Text()}
+	return &Acceptor{limits: l, slots: map[string]*slot{}, life: rand.Text(), page: pageBytes}
 }
 
 // Answer answers any question. Questions come from the network: invalid ones are refused.
@@ -218,7 +221,10 @@ func (a *Acceptor) Peek(key string) *Answer {
 // An answer has about pageBytes. What it leaves out was accepted later than what it has, and its
 // mark says so: More follows behind that.
 func (a *Acceptor) PeekAll(prefix, with, seen string) *Answer {
-	answer := &Answer{Mark: a.mark(a.accepts), With: a.Peek(with).Entries[0]}
+	answer := &Answer{Mark: a.mark(a.accepts)}
+	if s := a.slots[with]; s != nil {
+		answer.With = s.brief("")
+	}
 	from := uint64(0)
 	if life, at, ok := strings.Cut(seen, "."); ok && life == a.life {
 		if n, err := strconv.ParseUint(at, 10, 64); err == nil {
@@ -228,24 +234,31 @@ func (a *Acceptor) PeekAll(prefix, with, seen string) *Answer {
 	if from >= a.accepts {
 		return answer
 	}
-	var keys []string
+	var entries []Entry
+	at := map[string]uint64{}
 	for key, s := range a.slots {
 		if s.at > from && s.accepted != (Ballot{}) && strings.HasPrefix(key, prefix) {
-			keys = append(keys, key)
+			entries = append(entries, s.brief(key))
+			at[key] = s.at
 		}
 	}
-	slices.SortFunc(keys, func(x, y string) int { return cmp.Compare(a.slots[x].at, a.slots[y].at) })
+	slices.SortFunc(entries, func(x, y Entry) int { return cmp.Compare(at[x.Key], at[y.Key]) })
 	size := 0
-	for i, key := range keys {
-		s := a.slots[key]
-		if size > pageBytes {
-			answer.More, answer.Mark = true, a.mark(a.slots[keys[i-1]].at)
+	for i, e := range entries {
+		if size > a.page {
+			answer.More, answer.Mark = true, a.mark(at[entries[i-1].Key])
+			entries = entries[:i]
 			break
 		}
-		size += slotBytes + len(key) + len(s.state.Value)
-		answer.Entries = append(answer.Entries, Entry{Key: key, Ballot: s.accepted, State: s.state})
+		size += entryBytes + len(e.Key) + len(e.State.Value)
 	}
+	answer.Entries = entries
 	return answer
+}
+
+// brief returns what a list has of a register. The names of its writers are left out.
+func (s *slot) brief(key string) Entry {
+	return Entry{Key: key, Ballot: s.accepted, State: State{Version: s.state.Version, Value: s.state.Value}}
 }
 
 // mark names a moment of this acceptor: when it had accepted so many states.

@@ -2,6 +2,7 @@ package membership
 
 import (
 	"encoding/json"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -112,7 +113,7 @@ func TestMerge(t *testing.T) {
 		return e
 	}
 	before := entries("b1", "d1")
-	got := merge(before, entries("b2", "c1", "e1", "a1"))
+	got := merge(before, entries("b2", "c0", "e1", "c1", "a1"))
 	equal := func(x, y []Entry) bool {
 		return slices.EqualFunc(x, y, func(x, y Entry) bool {
 			return x.Key == y.Key && x.State.Writer == y.State.Writer
@@ -120,5 +121,32 @@ func TestMerge(t *testing.T) {
 	}
 	if !equal(got, entries("a1", "b2", "c1", "d1", "e1")) || !equal(before, entries("b1", "d1")) {
 		t.Errorf("%v, of %v", got, before)
+	}
+}
+
+// TestLyingList: what a node says of a list may be anything. It is refused, and bounded.
+func TestLyingList(t *testing.T) {
+	q := &Question{Kind: KindPeekAll, Key: "c/"}
+	for name, a := range map[string]*Answer{
+		"nothing": nil, "of another prefix": {Mark: "m", Entries: []Entry{{Key: "d/1"}}},
+		"more of nothing":                 {Mark: "m", More: true},
+		"more behind the same":            {More: true, Entries: []Entry{{Key: "c/1"}}},
+		"behind what was never asked for": {Since: "m", Mark: "m"},
+	} {
+		if got, err := relist(q, nil).take(a); err == nil {
+			t.Errorf("%s: got %+v", name, got)
+		}
+	}
+	l := relist(q, nil)
+	for n := 0; ; n++ {
+		page := make([]Entry, 1000)
+		for i := range page {
+			page[i].Key = fmt.Sprint("c/", n, i)
+		}
+		if _, err := l.take(&Answer{Since: l.mark, Mark: fmt.Sprint(n), More: true, Entries: page}); err != nil {
+			break
+		} else if n > 100 {
+			t.Fatalf("a list of %d records is not refused", len(l.news))
+		}
 	}
 }

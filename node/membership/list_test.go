@@ -145,12 +145,12 @@ func TestLookInOrder(t *testing.T) {
 
 // TestLongList lists more than one answer has, and then what has changed of it.
 func TestLongList(t *testing.T) {
-	const records = 500
+	const records = 2000
 	s := &listing{nodes: newNodes(1, membership.LimitsFor(1, records))}
 	q := membership.NewQuorum(1, s)
 	defer q.Close()
 	for i := range records {
-		if ok, err := q.Swap(fmt.Sprintf("c/%04d", (i*7)%records), 0, make([]byte, i)); !ok || err != nil {
+		if ok, err := q.Swap(fmt.Sprintf("c/%04d", (i*7)%records), 0, make([]byte, i%300)); !ok || err != nil {
 			t.Fatal(ok, err)
 		}
 	}

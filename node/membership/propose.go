@@ -36,7 +36,9 @@ var ErrUncertain = errors.New("the record may have been replaced")
 type wire interface {
 	// ask puts a question to every acceptor. It calls take with each answer or failure, one at a
 	// time, until take returns true or all have answered or failed. An acceptor may get the
-	// question after ask has returned. So the question, and the values in it, never change.
+	// question after ask has returned. So the question, and the values in it, never change. The
+	// answer to a PeekAll is the whole list, sorted by key, as the acceptor had it at one moment of
+	// the call: see relisting.
 	ask(q *Question, take func(a *Answer, err error) (enough bool))
 	// pause waits a random time below d.
 	pause(d time.Duration)

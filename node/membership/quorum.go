@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	random "math/rand/v2"
-	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -237,14 +235,9 @@ type list struct {
 	answer    *Answer
 }
 
-// mostPages bounds the answers that make a list. An acceptor has fewer pages of keys; what it
-// accepts meanwhile may add some.
-const mostPages = 1 << 10
-
-// put puts a question to one node. One for a list names the mark of the list that this Quorum has
-// from that node, and is answered by what was accepted since. put returns the whole list, sorted by
-// key, as the acceptor had it at the moment of its last answer. The answer is shared: callers do
-// not change its values.
+// put puts a question to one node. For a list it begins with the one that this Quorum has from that
+// node, so that the node sends what was accepted since: see relisting. The answer is shared:
+// callers do not change it.
 func (q *Quorum) put(node int, question *Question) (*Answer, error) {
 	if question.Kind != KindPeekAll {
 		return q.transport.Ask(node, question)
@@ -252,51 +245,36 @@ func (q *Quorum) put(node int, question *Question) (*Answer, error) {
 	q.mu.Lock()
 	was := q.listed[node]
 	q.mu.Unlock()
-	all := &Answer{}
-	if was.key == question.Key && was.with == question.With && was.answer != nil {
-		all = was.answer
+	if was.key != question.Key || was.with != question.With {
+		was.answer = nil
 	}
-	for range mostPages {
-		own := *question
-		own.Seen = all.Mark
-		a, err := q.transport.Ask(node, &own)
+	// The loop ends: each answer but the last one adds to the list, which is bounded.
+	for l := relist(question, was.answer); ; {
+		a, err := q.transport.Ask(node, l.ask())
+		if err == nil {
+			a, err = l.take(a)
+		}
 		switch {
-		case err != nil || a == nil || a.Refusal != "":
-			return a, err
-		case a.Since == "":
-			all = &Answer{}
-		case a.Since != own.Seen:
-			return nil, fmt.Errorf("what changed of a list of %q since it was %s, which it was not", own.Key, a.Since)
-		}
-		all = &Answer{Entries: merge(all.Entries, a.Entries), With: a.With, Mark: a.Mark}
-		if !a.More {
+		case err != nil:
+			return nil, err
+		case a == nil && q.isClosed():
+			return nil, rdma.ErrClosed
+		case a == nil:
+			continue
+		case a.Mark != "":
 			q.mu.Lock()
-			q.listed[node] = list{own.Key, own.With, all}
+			q.listed[node] = list{question.Key, question.With, a}
 			q.mu.Unlock()
-			return all, nil
 		}
+		return a, nil
 	}
-	return nil, fmt.Errorf("a list of %q does not end with %d answers", question.Key, mostPages)
 }
 
-// merge returns entries that are sorted by key, with others in the place of those of the same key.
-// It changes no entries that were there.
-func merge(sorted, others []Entry) []Entry {
-	if len(others) == 0 {
-		return sorted
-	}
-	all := slices.Clone(sorted)
-	for _, e := range others {
-		at, found := slices.BinarySearchFunc(all, e.Key, func(e Entry, key string) int {
-			return strings.Compare(e.Key, key)
-		})
-		if found {
-			all[at] = e
-		} else {
-			all = slices.Insert(all, at, e)
-		}
-	}
-	return all
+// isClosed reports whether Close was called.
+func (q *Quorum) isClosed() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.closed
 }
 
 // launch counts a question to a node, unless the Quorum is closed or the node has too many.

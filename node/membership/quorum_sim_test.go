@@ -19,6 +19,19 @@ type network struct {
 	slow      float64 // of messages that come much later, than proposers wait for too
 	trips     int
 	known     map[string]uint64 // by key, the latest version that some operation returned
+	broken    error
+}
+
+// restart gives a node an acceptor that knows what the one before has promised, and nothing else.
+func (n *network) restart(node int) {
+	was := n.acceptors[node]
+	a := NewAcceptor(was.limits)
+	a.page = was.page
+	for key := range was.slots {
+		p, _ := was.Promise(key)
+		a.Restore(p)
+	}
+	n.acceptors[node] = a
 }
 
 const askTime = 20 * time.Millisecond
@@ -32,8 +45,9 @@ func (n *network) delay() time.Duration {
 
 // user is a process's way to the network.
 type user struct {
-	n *network
-	t *task
+	n      *network
+	t      *task
+	listed map[string]*Answer // by node and question
 }
 
 func (u *user) pause(d time.Duration) { u.t.sleep(u.n.between(0, d)) }
@@ -56,7 +70,7 @@ func (u *user) ask(q *Question, take func(a *Answer, err error) bool) {
 				u.t.wake()
 			}
 		}
-		n.send(node, q, func(a *Answer) { finish(a, nil) })
+		u.put(node, q, finish)
 		n.after(askTime, func() { finish(nil, fmt.Errorf("node %d: no answer", node)) })
 	}
 	for range n.acceptors {
@@ -71,6 +85,36 @@ func (u *user) ask(q *Question, take func(a *Answer, err error) bool) {
 	}
 	open = false
 	n.trips++
+}
+
+// put puts a question to a node as Quorum does: a list begins with an earlier one.
+func (u *user) put(node int, q *Question, finish func(a *Answer, err error)) {
+	if q.Kind != KindPeekAll {
+		u.n.send(node, q, func(a *Answer) { finish(a, nil) })
+		return
+	}
+	at := fmt.Sprint(node, q.Key, q.With)
+	l := relist(q, u.listed[at])
+	var ask func()
+	ask = func() {
+		once := true // an answer that comes twice is of the same question
+		u.n.send(node, l.ask(), func(a *Answer) {
+			if !once {
+				return
+			}
+			once = false
+			switch a, err := l.take(a); {
+			case err == nil && a == nil:
+				ask()
+			case err == nil:
+				u.listed[at] = a
+				finish(a, nil)
+			default:
+				u.n.broken = errors.Join(u.n.broken, err) // no acceptor lies
+			}
+		})
+	}
+	ask()
 }
 
 // send brings a question to a node, perhaps twice, perhaps not at all, and so its answers.
@@ -173,9 +217,12 @@ func (r *register) look() {
 		r.check(err)
 		return
 	}
-	r.err = r.log.Loaded(r.id, first, began, string(s.Value), s.Version)
+	r.err = errors.Join(r.err, r.log.Loaded(r.id, first, began, string(s.Value), s.Version))
 	found := map[string]Record{}
-	for _, rec := range all {
+	for i, rec := range all {
+		if i > 0 && all[i-1].Key >= rec.Key {
+			r.err = fmt.Errorf("%s is listed behind %s", rec.Key, all[i-1].Key)
+		}
 		found[rec.Key] = rec
 	}
 	for k := range r.keys {
@@ -204,7 +251,14 @@ func quorumRun(t *testing.T, seed uint64) (swaps, unknown int) {
 	nodes := 1 + w.IntN(5)
 	n := &network{world: w, crashed: make([]bool, nodes), known: map[string]uint64{}}
 	for range nodes {
-		n.acceptors = append(n.acceptors, NewAcceptor(LimitsFor(nodes, 10)))
+		a := NewAcceptor(LimitsFor(nodes, 10))
+		if w.chance(0.5) {
+			a.page = 0 // an entry in each answer to a list
+		}
+		n.acceptors = append(n.acceptors, a)
+	}
+	for range w.IntN(3) {
+		w.after(w.between(0, 60*time.Millisecond), func() { n.restart(w.IntN(nodes)) })
 	}
 	if w.chance(0.7) {
 		n.lost, n.twice, n.slow = 0.15*w.Float64(), 0.2*w.Float64(), 0.3*w.Float64()
@@ -215,7 +269,7 @@ func quorumRun(t *testing.T, seed uint64) (swaps, unknown int) {
 		r := &register{log: log, n: n, id: id, keys: 2}
 		w.spawn(func(task *task) {
 			r.t = task
-			r.p = &proposer{nodes: nodes, id: fmt.Sprint("user", id), wire: &user{n, task}}
+			r.p = &proposer{nodes: nodes, id: fmt.Sprint("user", id), wire: &user{n, task, map[string]*Answer{}}}
 			r.run(8 + w.IntN(10))
 		})
 		if w.chance(0.2) {
@@ -248,10 +302,13 @@ func quorumRun(t *testing.T, seed uint64) (swaps, unknown int) {
 	last := &register{log: log, n: n, id: len(users), keys: 2}
 	w.spawn(func(task *task) {
 		last.t = task
-		last.p = &proposer{nodes: nodes, id: "last", wire: &user{n, task}}
+		last.p = &proposer{nodes: nodes, id: "last", wire: &user{n, task, map[string]*Answer{}}}
 		last.run(10)
 	})
 	w.run(2 * time.Minute)
+	if n.broken != nil {
+		t.Errorf("seed %d: %v", seed, n.broken)
+	}
 	if last.err != nil || last.open > 0 || !last.t.done {
 		t.Errorf("seed %d: over a network that works again, %d operations failed (%v)", seed, last.open, last.err)
 	}

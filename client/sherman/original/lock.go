@@ -175,9 +175,11 @@ func (k *locker) awaitTurn() (lockWord, error) {
 		if n != was {
 			was, pause = n, turnPause
 		}
-		// The pause is what the workers ahead need, about.
+		// The pause is what the workers ahead need, about. A long one would outlast their turns
+		// when they go on at last, and leave the lock idle.
 		k.stats.Turns++
-		k.ep.Sleep(time.Duration(min(n, mostAhead)) * pause)
+		ahead := time.Duration(min(n, mostAhead))
+		k.ep.Sleep(min(ahead*pause, max(ahead*turnPause, lastPause)))
 	}
 }
 

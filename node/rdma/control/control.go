@@ -49,7 +49,8 @@ type sight struct {
 // look is ReadView, and the identities in use, of which it knows that too: see
 // membership.Registry.Look. One look serves all workers that have come before it began. So while
 // all of a process wait for an epoch, which each asks for again and again, they cost one question
-// at a time. The listing is shared: callers do not change it.
+// at a time. A worker waits for two of them at most: the one under way, and its own. The listing
+// is shared: callers do not change it.
 func (ctl *Control) look() (rdma.View, listing, error) {
 	ctl.mu.Lock()
 	s, first := ctl.next, ctl.next == nil
@@ -59,18 +60,25 @@ func (ctl *Control) look() (rdma.View, listing, error) {
 	}
 	ctl.mu.Unlock()
 	if first {
-		ctl.looking.Lock()
-		ctl.mu.Lock()
-		ctl.next = nil // what comes from here on may come behind the question
-		ctl.mu.Unlock()
-		s.view, s.clients, s.err = ctl.lookNow()
-		ctl.looking.Unlock()
-		close(s.done)
+		ctl.lookFor(s)
 	}
 	<-s.done
 	v := s.view
 	v.Members = slices.Clone(v.Members)
 	return v, s.clients, s.err
+}
+
+// lookFor makes the look of which s is the outcome, behind the one that is under way.
+func (ctl *Control) lookFor(s *sight) {
+	defer close(s.done)
+	ctl.looking.Lock()
+	defer ctl.looking.Unlock()
+	ctl.mu.Lock()
+	ctl.next = nil // what comes from here on may come behind the question
+	ctl.mu.Unlock()
+	if s.err = rdma.ErrClosed; !ctl.closing.Load() { // the registry may have ended with the pool
+		s.view, s.clients, s.err = ctl.lookNow()
+	}
 }
 
 // lookNow puts the question. The time is read before it is asked: which processes nodes name in
