@@ -38,7 +38,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "workers that join together read the view once", Pkg: "../control", In: "Control.look",
 		At: "$ctl.$next == nil", Do: "true", Test: "TestJoinTogether"},
 	{Rule: "a read of the view that has begun serves no worker that comes behind it", Pkg: "../control",
-		In: "Control.look", At: "$ctl.$next = nil", Test: "TestJoinTogether"},
+		In: "Control.lookFor", At: "$ctl.$next = nil", Test: "TestJoinTogether"},
 	{Rule: "a reader does not write", Pkg: "../memnode", In: "session.run",
 		At: "$q.$verb == rdma.Read || !$c.$readsOnly($r)", Do: "true", Test: "TestReadToken"},
 	{Rule: "nor does it tell", Pkg: "../memnode", In: "session.tells", At: "!$c.$readOnly", Do: "true",
