@@ -1,6 +1,7 @@
 package sherman
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/farkv/farkv/client"
@@ -57,7 +58,11 @@ func (s *Store) Insert(key, value []byte) error {
 	if err := s.begin(key, value); err != nil {
 		return fmt.Errorf("insert: %w", err)
 	}
-	if err := s.do(s.insertTx); err != nil {
+	err := s.do(s.insertTx)
+	if errors.Is(err, client.ErrFull) && s.look() == nil {
+		err = client.ErrExists // the key is there, and needs no room
+	}
+	if err != nil {
 		return fmt.Errorf("insert: %w", err)
 	}
 	return nil
@@ -65,7 +70,17 @@ func (s *Store) Insert(key, value []byte) error {
 
 // insert is the transaction of an INSERT. A full leaf is split in the same
 // transaction.
-func (s *Store) insert(tx transaction) error {
+//
+// The value's object is made before the leaf is locked: in a full pool to look
+// for room takes many trips, for which others would wait.
+func (s *Store) insert(tx transaction) (err error) {
+	p := btree.Pair{Key: s.key, Value: s.value}
+	if len(s.value) > btree.Inline {
+		// The object and the entry that names it come to be in one transaction.
+		if p.Beside, err = s.createBeside(tx); err != nil {
+			return err
+		}
+	}
 	l, err := s.lockLeaf(tx)
 	if err != nil {
 		return err
@@ -73,13 +88,6 @@ func (s *Store) insert(tx transaction) error {
 	// The leaf is locked, so no other client inserts the key before the commit.
 	if l.Find(s.key) >= 0 {
 		return client.ErrExists
-	}
-	p := btree.Pair{Key: s.key, Value: s.value}
-	if len(s.value) > btree.Inline {
-		// The object and the entry that names it come to be in one transaction.
-		if p.Beside, err = s.createBeside(tx); err != nil {
-			return err
-		}
 	}
 	// Pairs of a leaf are in no order, so any free entry will do.
 	slot := l.Free()
