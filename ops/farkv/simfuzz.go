@@ -20,7 +20,7 @@ func (c *cli) simFuzz() *cobra.Command {
 		Use:   "fuzz STORE",
 		Short: "Look for what breaks a store: random pools, networks, workloads and faults",
 		Long: longText(`
-Fuzz draws a plan from each seed: a pool of 1 to 5 replicas, a network that tears, reorders and delays, what a
+Fuzz draws a plan from each seed: a pool of 1 to 7 replicas, a network that tears, reorders and delays, what a
 few workers do to a few keys, and what goes wrong: clients, memory nodes and the recovering process crash, stall,
 are slow or cut off. Servers beside nodes die with them. Where a store outlives it (rowan), nodes also lose power,
 one or all at once, or are started anew, and come back after a while with what was durable. It runs the plans in
@@ -54,8 +54,9 @@ An interrupt ends it with what was done. Exit status 1: a run went wrong, or cou
 	f.IntVar(&z.Limits.Workers, "workers", explore.Widest.Workers, "workers, at most")
 	f.IntVar(&z.Limits.Keys, "keys", explore.Widest.Keys, "keys, at most")
 	f.IntVar(&z.Limits.Ops, "ops", explore.Widest.Ops, "operations of a worker, at most")
-	f.IntVar(&z.Limits.Value, "value-bytes", 0, "bytes of a value, at most (default 300)")
-	f.IntVar(&z.Limits.Replicas, "replicas", 0, "copies of index and data, exactly (default 1 to 5)")
+	f.IntVar(&z.Limits.Value, "value-bytes", 0, "bytes of a value, at most (default 300, in few pools 32 KiB "+
+		"or as many as the store takes)")
+	f.IntVar(&z.Limits.Replicas, "replicas", 0, "copies of index and data, exactly (default 1 to 5, in few pools 7)")
 	f.IntVar(&faults, "faults", explore.Widest.Faults, "faults of a run, at most; 0 for none")
 	f.StringSliceVar(&only, "only", nil, "kinds of faults: "+strings.Join(explore.Kinds(), ", ")+" (default all)")
 	f.DurationVar(&z.Search, "search-time", explore.DefaultSearch,

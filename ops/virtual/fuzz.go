@@ -214,6 +214,11 @@ const (
 	exploredClients = 24
 	exploredTimeout = 20 * time.Millisecond
 	exploredLevels  = 8 // as many as tell the keys of plans apart
+	// Few pools have as many replicas as a store may have, or are made for its largest pairs. Those
+	// of more than 32 KiB differ from others in their length alone.
+	exploredWide  = 7
+	exploredLarge = 32 << 10
+	exploredMost  = 48 << 20 // bytes of a node of such a pool
 )
 
 // subject is a store of the table as the explorer sees it. Options that are set count more than
@@ -235,26 +240,23 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 		if s.Levels > 0 {
 			cramped = k.Cramped(s.Levels)
 		}
+		bytes, memory := pair, uint64(exploredMemory)
+		if s.Value > 0 {
+			bytes = exploredKey + s.Value
+		}
+		if s.Value > 0 || max(s.Index, s.Data) == exploredWide {
+			memory = 0 // from the rest
+		}
 		return k.Size(stores.Params{Nodes: s.Nodes, Spares: s.Spares, IndexReplicas: s.Index, DataReplicas: s.Data,
-			Records: exploredPairs, PairBytes: pair, Memory: exploredMemory, Clients: exploredClients,
+			Records: exploredPairs, PairBytes: bytes, Memory: memory, Clients: exploredClients,
 			Timeout: timeout, Own: cramped.With(k.Choose(k.Explored.With(own), stores.Made))})
 	}
-	var replicas [][2]int
-	servers := 0
-	for _, r := range [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}} {
-		p := params(explore.Shape{Nodes: max(r[0], r[1]), Index: r[0], Data: r[1]})
-		if p.Check(k) == nil {
-			replicas = append(replicas, r)
-			// as many as there are, unless some are spares
-			one := params(explore.Shape{Nodes: max(r[0], r[1]) + 1, Index: r[0], Data: r[1]})
-			servers = max(servers, one.Servers)
-		}
-	}
+	shapes := shapesOf(k, params)
 	s := &explore.Subject{
-		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients + servers, Servers: servers,
-		Timeout: timeout, MaxValue: exploredValue,
-		Replicas: replicas, Majority: k.Majority, Durable: k.Durable, Scans: k.Scans, NoSpares: !spared(k, params, 2),
-		Lone: !spared(k, params, 1),
+		Name: k.Name, Levels: levels, Handler: node.Serve, Clients: exploredClients + shapes.servers,
+		Servers: shapes.servers, Timeout: timeout, MaxValue: exploredValue, Wide: shapes.wide, Large: shapes.large,
+		Replicas: shapes.replicas, Majority: k.Majority, Durable: k.Durable, Scans: k.Scans,
+		NoSpares: !spared(k, params, 2), Lone: !spared(k, params, 1),
 		Memory: func(s explore.Shape) (uint64, error) {
 			p := params(s)
 			return p.Memory, p.Check(k)
@@ -275,6 +277,44 @@ func subject(k *stores.Kind, own stores.Values) *explore.Subject {
 	}
 	if k.Serve != nil {
 		s.Serve = func(f rdma.Fabric) (explore.Servers, error) { return k.Start(f) }
+	}
+	return s
+}
+
+// shapes are the pools of a store that are explored: see explore.Subject.
+type shapes struct {
+	replicas             [][2]int
+	servers, wide, large int
+}
+
+// shapesOf tries which pools a store takes. Few of those that are explored are wide or large, and
+// none takes more than exploredMost.
+func shapesOf(k *stores.Kind, params func(explore.Shape) stores.Params) (s shapes) {
+	takes := func(replicas, value int) bool {
+		p := params(explore.Shape{Nodes: replicas + 1, Index: replicas, Data: replicas, Value: value})
+		return p.Check(k) == nil && p.Memory <= exploredMost
+	}
+	s.wide, s.large = exploredWide, min(k.MaxPair, exploredLarge)-exploredKey
+	if !takes(s.wide, 0) {
+		s.wide = 0
+	}
+	for s.large > exploredValue && !takes(max(s.wide, 1), s.large) {
+		s.large /= 2
+	}
+	if s.large <= exploredValue {
+		s.large = 0
+	}
+	for _, r := range [][2]int{{1, 1}, {2, 2}, {1, 2}, {3, 3}, {3, 2}, {5, 5}, {5, 3}, {s.wide, s.wide}} {
+		p := params(explore.Shape{Nodes: max(r[0], r[1]), Index: r[0], Data: r[1]})
+		if r[0] == 0 || p.Check(k) != nil {
+			continue
+		}
+		if r[0] < exploredWide {
+			s.replicas = append(s.replicas, r)
+		}
+		// as many as there are, unless some are spares
+		one := params(explore.Shape{Nodes: max(r[0], r[1]) + 1, Index: r[0], Data: r[1]})
+		s.servers = max(s.servers, one.Servers)
 	}
 	return s
 }

@@ -37,8 +37,9 @@ var Widest = Limits{Workers: mostWorkers, Keys: mostKeys, Ops: mostOps, Faults: 
 func (s *Subject) Draw(seed uint64, l Limits) *Plan {
 	d := drawer{rand.New(rand.NewPCG(seed, 0x9a7)), s.withDefaults(), l}
 	p := &Plan{Seed: seed, Shape: d.shape(), Net: d.net(), Cache: d.IntN(3) > 0}
+	d.widen(&p.Shape, rand.New(rand.NewPCG(seed, 0x1a57)))
 	p.Pause = []time.Duration{0, 0, 3 * time.Microsecond, 30 * time.Microsecond}[d.IntN(4)]
-	p.Work = d.work()
+	p.Work = d.work(p.Value)
 	if l.Faults >= 0 {
 		d.faults(p)
 	}
@@ -84,6 +85,22 @@ func (d *drawer) shape() Shape {
 	return p
 }
 
+// rarely is how many pools there are for each that is wide, or of large pairs: these take longer.
+const rarely = 16
+
+// widen makes some pools wide, and some of large pairs. It has draws of its own: the others are as
+// they are without.
+func (d *drawer) widen(s *Shape, own *rand.Rand) {
+	wide, large := own.IntN(rarely) == 0, own.IntN(rarely) == 0
+	if w := d.subject.Wide; wide && w > 0 && d.limits.Replicas == 0 {
+		s.Nodes += w - max(s.Index, s.Data)
+		s.Index, s.Data = w, w
+	}
+	if l := d.subject.Large; large && l > 0 && d.limits.Value == 0 {
+		s.Value, s.Levels = l, 0 // a table that grows is small beside large pairs
+	}
+}
+
 func (d *drawer) net() Net {
 	n := Net{Min: 500, Max: []time.Duration{2, 10, 50}[d.IntN(3)] * time.Microsecond}
 	n.Tear, n.Reorder = d.IntN(4) > 0, d.IntN(4) > 0
@@ -96,7 +113,8 @@ func (d *drawer) net() Net {
 // mixes are the weights of Get, Insert, Update and Delete.
 var mixes = [][4]int{{7, 4, 5, 4}, {3, 1, 6, 0}, {2, 4, 0, 4}, {2, 3, 3, 2}, {1, 1, 8, 1}}
 
-func (d *drawer) work() [][]Op {
+// work draws what workers do, with values of up to large bytes; 0: up to the subject's MaxValue.
+func (d *drawer) work(large int) [][]Op {
 	work := make([][]Op, d.upTo(mostWorkers, d.limits.Workers))
 	keys, ops := d.upTo(mostKeys, d.limits.Keys), d.upTo(mostOps, d.limits.Ops)
 	mix := mixes[d.IntN(len(mixes))]
@@ -104,7 +122,9 @@ func (d *drawer) work() [][]Op {
 	if l := d.limits.Value; l > 0 {
 		size = min(size, l)
 	}
-	size = min(size, d.subject.MaxValue)
+	if size = min(size, d.subject.MaxValue); large > 0 {
+		size = large
+	}
 	for w := range work {
 		for i := range ops {
 			op := Op{Kind: d.kind(mix), Key: d.IntN(keys)}

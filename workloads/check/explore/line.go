@@ -36,6 +36,9 @@ func (p *Plan) String() string {
 	if p.Levels > 0 {
 		fmt.Fprintf(&b, " levels=%d", p.Levels)
 	}
+	if p.Value > 0 {
+		fmt.Fprintf(&b, " value=%d", p.Value)
+	}
 	fmt.Fprintf(&b, " net=%v-%v", p.Net.Min, p.Net.Max)
 	if p.Net.Tear {
 		b.WriteString(",tear")
@@ -130,6 +133,8 @@ func (p *Plan) set(name, value, field string) (err error) {
 		p.Spares, err = number(value, 0, maxNodes)
 	case "levels":
 		p.Levels, err = number(value, 0, maxLevels)
+	case "value":
+		p.Value, err = number(value, 0, maxSize)
 	case "net":
 		err = p.Net.parse(value)
 	case "fly":

@@ -11,14 +11,32 @@ import (
 func everything() *Subject {
 	s := toySubject("")
 	s.Replicas = [][2]int{{1, 1}, {2, 2}, {3, 2}, {5, 5}}
-	s.Levels, s.Durable = 3, true
+	s.Levels, s.Durable, s.Wide, s.Large = 3, true, 7, 16000
 	return s
 }
 
 func TestLines(t *testing.T) {
 	kinds := map[string]bool{}
+	wide, large := 0, 0
 	for seed := range uint64(2000) {
 		p := everything().Draw(seed, Limits{})
+		longest := 0
+		for _, ops := range p.Work {
+			for _, op := range ops {
+				if op.writes() {
+					longest = max(longest, op.Size)
+				}
+			}
+		}
+		if p.Index == 7 && p.Data == 7 {
+			wide++
+		}
+		if longest > 8000 {
+			large++
+		}
+		if usual := everything().MaxValue; p.Value == 0 && longest > usual || longest > 16000 {
+			t.Errorf("values of %d bytes in a pool for %d", longest, max(p.Value, usual))
+		}
 		line := p.String()
 		q, err := Parse(line)
 		if err != nil || !reflect.DeepEqual(p, q) {
@@ -30,6 +48,9 @@ func TestLines(t *testing.T) {
 		for _, f := range p.Faults {
 			kinds[f.Kind.String()+strings.TrimRight(f.Client, "0123456789")] = true
 		}
+	}
+	if wide < 50 || large < 50 {
+		t.Errorf("of 2000 plans %d have seven replicas, and %d long values", wide, large)
 	}
 	for _, want := range []string{"crash", "crashworker-", "crashkeeper-", "slow", "stallworker-", "partitionworker-",
 		"flyworker-", "lateworker-", "stepworker-", "power", "restart"} {
@@ -45,6 +66,7 @@ func TestBadLines(t *testing.T) {
 		"nodes=0":                         "want 1 to 16",
 		"index=2":                         "2 index and 1 data replicas on 1 nodes",
 		"levels=17":                       "want 0 to 16",
+		"value=70000":                     "want 0 to 65536",
 		"spares=1":                        "on 1 nodes with 1 spares",
 		"net=2µs":                         "net=2µs",
 		"net=2µs-1µs":                     "want the least latency",

@@ -29,6 +29,7 @@ type Shape struct {
 	Data   int // replicas of the data
 	Spares int // nodes that hold nothing until one dies
 	Levels int // how many times a table may double that the keys do not fit; 0: they do
+	Value  int // bytes of the longest value that the pool is made for; 0: the subject's MaxValue
 }
 
 // Net is the network of a plan; see sim.Options.

@@ -147,6 +147,18 @@ func (k *shrinker) shape() {
 		p.Levels = 0
 		return grows
 	})
+	k.cut(func(p *Plan) bool {
+		large := p.Value > 0
+		p.Value = 0
+		for _, ops := range p.Work {
+			for i := range ops {
+				if ops[i].writes() {
+					ops[i].Size = min(ops[i].Size, k.subject.withDefaults().MaxValue)
+				}
+			}
+		}
+		return large
+	})
 	for _, r := range k.subject.withDefaults().Replicas {
 		k.cut(func(p *Plan) bool {
 			less := r[0]+r[1] < p.Index+p.Data

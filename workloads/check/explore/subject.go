@@ -15,7 +15,9 @@ type Subject struct {
 	Clients  int      // identities of a pool; 24 by default
 	Servers  int      // how many of them its servers have at most
 	Replicas [][2]int // of index and data, that pools may have; one of each by default
-	MaxValue int      // bytes of the largest value that is tried; 900 by default
+	MaxValue int      // bytes of the largest value that is tried in most pools; 900 by default
+	// Few pools have Wide replicas of all, or are made for values of up to Large bytes; 0: none.
+	Wide, Large int
 	// Timeout is what the pools of Format are made for: the longest that an operation may wait.
 	Timeout time.Duration
 
