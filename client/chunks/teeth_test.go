@@ -28,6 +28,18 @@ var mutants = []teeth.Mutant{
 		At: "$c.Late || errors.Is($*late)", Do: "true", Test: "TestLate"},
 	{Rule: "a call that may be served yet is not forgotten", In: "Client.Fresh",
 		At: "$c.Late || errors.Is($*late)", Do: "errors.Is(err, rdma.ErrTimeout)", Test: "TestLate"},
+	{Rule: "a worker has no more than its share of all chunks together", In: "Holdings.Trim",
+		At: "len($o.$all[$a]) > $o.share($a)", Do: "false", Test: "TestShare"},
+	{Rule: "a worker claims no more than it has room for", In: "Holdings.claim",
+		At: "max($o.share($a)-len($o.$all[$a]), 1)", Do: "claimAtOnce", Test: "TestShare"},
+	{Rule: "a chunk stays of which an operation has something", In: "Holdings.Trim",
+		At: "$c.Taken == 0 && $c.few()", Do: "c.few()", Test: "TestTrim"},
+	{Rule: "a chunk goes first in which little is free", In: "Holdings.Trim",
+		At: "$c.Taken == 0 && $c.few()", Do: "c.Taken == 0", Test: "TestTrim"},
+	{Rule: "a chunk stays that was just claimed", In: "Holdings.Trim",
+		At: "$o.$all[$a][:len($o.$all[$a])-1]", Do: "o.all[a]", Test: "TestTrim"},
+	{Rule: "a worker with its share keeps nothing in which little is free", In: "Holdings.GiveBack",
+		At: "$h.Empty || $o.AtShare($a)", Do: "h.Empty", Test: "TestGiveBack"},
 }
 
 func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }

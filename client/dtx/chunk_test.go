@@ -84,6 +84,47 @@ func TestFreedInAFullPool(t *testing.T) {
 	must(t, w.Close())
 }
 
+// TestIdle: many workers that have used memory of each size on each node, and do nothing more,
+// leave half of the pool to one that comes.
+func TestIdle(t *testing.T) {
+	s := Shape{Nodes: 2, Memory: 200 << 10, Clients: 17, Sizes: []int{400, 800}, Chunk: 4096}
+	f, l := pool(t, s)
+	all := fill(t, worker(t, f, l, Options{}), 800)
+	f, _ = pool(t, s)
+	var idle []*Worker
+	for range l.Clients - 1 {
+		w := worker(t, f, l, Options{})
+		idle = append(idle, w)
+		for _, bytes := range []int{800, 800, 400, 400} {
+			r, err := create(w, string(make([]byte, bytes)))
+			must(t, err)
+			must(t, w.Run(func(tx *Tx) error { return tx.Free(r) }))
+		}
+	}
+	w := worker(t, f, l, Options{})
+	if again := fill(t, w, 800); 2*len(again) < len(all) {
+		t.Errorf("got %d objects beside %d workers that do nothing, and %d alone", len(again), len(idle), len(all))
+	}
+	for _, w := range append(idle, w) {
+		must(t, w.Close())
+	}
+}
+
+// TestOwnFirst: a worker that has its share uses its own chunks on any node before it claims
+// others.
+func TestOwnFirst(t *testing.T) {
+	f, l := pool(t, Shape{Nodes: 2, Memory: 128 << 10, Sizes: []int{64}, Chunk: 4096})
+	w := worker(t, f, l, Options{})
+	for range l.perChunk(0) {
+		_, err := create(w, "some")
+		must(t, err)
+	}
+	if w.stats.Claims != 1 {
+		t.Errorf("got %d chunks for what fits one", w.stats.Claims)
+	}
+	must(t, w.Close())
+}
+
 // sleepless is an endpoint of a client that finds something at its first look,
 // and so does not sleep.
 type sleepless struct {

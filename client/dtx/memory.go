@@ -74,7 +74,7 @@ func (m *memory) open(w *Worker) {
 			Endpoint: w.ep, ID: w.id, Do: w.trips.Do, Drop: w.trips.Drop,
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
-		Clients: w.Clients, Claims: &w.stats.Claims, Scan: m.scan,
+		Nodes: w.Nodes, Clients: w.Clients, Claims: &w.stats.Claims, Scan: m.scan,
 		Count: func(_ *chunks.Arena, class int) int { return w.perChunk(class) },
 	}
 }
@@ -85,7 +85,8 @@ func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+cla
 // take takes a place of a class, on the home node if there is one, or else on
 // another; and if there is none, a larger one, as chunks keep their sizes. It
 // looks again after a pause, since other clients may have what is free for a
-// moment only.
+// moment only. A worker that has its share of chunks first looks at its own on all
+// nodes: a claim costs it one of them.
 //
 // After a look that found nothing, such looks only scan the worker's own chunks
 // for as long as fullFor. Otherwise the looks of many workers at a full pool
@@ -93,16 +94,18 @@ func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+cla
 func (m *memory) take(class, home int) (slot, error) {
 	now := m.w.ep.Now()
 	lately := m.full[class] > 0 && now >= m.full[class] && now-m.full[class] < fullFor
+	if m.table.AtShare(&m.w.chunks) {
+		if s, ok, err := m.takeOfClass(class, home, true); err != nil || ok {
+			return s, err
+		}
+	}
 	for looks := 0; looks == 0 || looks < mostLooks && !lately; looks++ {
 		if looks > 0 {
 			m.w.ep.Sleep(fullFor / 8)
 		}
 		for larger := class; larger < len(m.w.Sizes); larger++ {
-			for k := range m.w.Nodes {
-				s, ok, err := m.takeOn(larger, (home+k)%m.w.Nodes, lately)
-				if err != nil || ok {
-					return s, err
-				}
+			if s, ok, err := m.takeOfClass(larger, home, lately); err != nil || ok {
+				return s, err
 			}
 		}
 	}
@@ -110,6 +113,14 @@ func (m *memory) take(class, home int) (slot, error) {
 		m.full[class] = max(m.w.ep.Now(), 1)
 	}
 	return slot{}, fmt.Errorf("no room for an object of %d bytes: %w", m.w.Sizes[class], client.ErrFull)
+}
+
+// takeOfClass takes a place on any node, from home on.
+func (m *memory) takeOfClass(class, home int, own bool) (s slot, ok bool, err error) {
+	for k := 0; k < m.w.Nodes && !ok && err == nil; k++ {
+		s, ok, err = m.takeOn(class, (home+k)%m.w.Nodes, own)
+	}
+	return s, ok, err
 }
 
 // takeOn takes a place on node n. own: only of chunks that the worker has.
@@ -179,14 +190,16 @@ func (m *memory) refill(h *heap, class, n int, own bool) error {
 	if own {
 		return nil
 	}
-	if err := m.table.GiveBack(&h.Heap); err != nil {
+	a := &m.w.chunks
+	if err := m.table.GiveBack(&h.Heap, a); err != nil {
 		return err
 	}
 	listed := func(c *chunks.Held) bool { return c.Listed > 0 }
-	if len(h.Chunks) < m.table.Share(&m.w.chunks) || !slices.ContainsFunc(h.Chunks, listed) {
-		return m.claim(h, class, n)
+	if m.table.AtShare(a) && slices.ContainsFunc(h.Chunks, listed) {
+		return nil
 	}
-	return nil
+	defer m.table.Trim(a)
+	return m.claim(h, class, n)
 }
 
 // claim takes chunks of a node for a heap: one that was never used, or else some

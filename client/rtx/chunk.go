@@ -40,13 +40,14 @@ func (m *memory) refill(h *heap, a *chunks.Arena, class, n int, e effort) error 
 	if e != tryOthers {
 		return nil
 	}
-	if err := m.table.GiveBack(&h.Heap); err != nil {
+	if err := m.table.GiveBack(&h.Heap, a); err != nil {
 		return err
 	}
-	if len(h.Chunks) < m.table.Share(a) || !m.listed(h) {
-		return m.claim(h, a, class, n)
+	if m.table.AtShare(a) && m.listed(h) {
+		return nil
 	}
-	return nil
+	defer m.table.Trim(a)
+	return m.claim(h, a, class, n)
 }
 
 // listed reports whether any item of a heap is in a list from which it may be

@@ -183,6 +183,61 @@ func TestFreedInAFullPool(t *testing.T) {
 	must(t, w.Close())
 }
 
+// TestIdle: many workers that have used memory of each size on each node, and do nothing more,
+// leave half of the pool to one that comes.
+func TestIdle(t *testing.T) {
+	for name, s := range map[string]Shape{
+		"buffers":  {Memory: 200 << 10, Objects: 40 * ChunkObjects},
+		"metadata": {Memory: 800 << 10, Objects: 20 * ChunkObjects},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.Clients, s.Sizes, s.Chunk = 17, []int{96, 480, 992}, 4096
+			f, l := pool(t, s)
+			all, err := fill(worker(t, f, l, Options{}), 300)
+			must(t, err)
+			f, _ = pool(t, s)
+			var idle []*Worker
+			for range s.Clients - 1 {
+				w := worker(t, f, l, Options{})
+				idle = append(idle, w)
+				var refs []Ref
+				for _, bytes := range l.Sizes {
+					for range l.Nodes {
+						r, err := create(w, strings.Repeat("x", bytes))
+						must(t, err)
+						refs = append(refs, r)
+					}
+				}
+				must(t, freeAll(w, refs))
+			}
+			w := worker(t, f, l, Options{})
+			again, err := fill(w, 300)
+			if must(t, err); 2*len(again) < len(all) {
+				t.Errorf("got %d objects beside %d workers that do nothing, and %d alone", len(again), len(idle),
+					len(all))
+			}
+			for _, w := range append(idle, w) {
+				must(t, w.Close())
+			}
+		})
+	}
+}
+
+// TestOwnFirst: a worker that has its share uses its own chunks on any node before it claims
+// others.
+func TestOwnFirst(t *testing.T) {
+	f, l := pool(t, Shape{Memory: 200 << 10, Objects: 16 * ChunkObjects, Sizes: []int{96}, Chunk: 4096})
+	w := worker(t, f, l, Options{})
+	for range l.buffers(0) {
+		_, err := create(w, "some")
+		must(t, err)
+	}
+	if w.stats.Claims != 2 {
+		t.Errorf("got %d chunks for what fits one of data and one of metadata", w.stats.Claims)
+	}
+	must(t, w.Close())
+}
+
 // sleepless is an endpoint of a client that finds something at its first look,
 // and so does not sleep.
 type sleepless struct {

@@ -107,12 +107,21 @@ func (m *memory) open(w *Worker) {
 			Endpoint: w.ep, ID: w.id, Do: w.trips.Do, Drop: w.trips.Drop,
 			Steps: chunks.Steps{Read: stepReadTable, Claim: stepClaimChunk, Free: stepFreeChunk},
 		},
-		Clients: w.Clients, Claims: &w.stats.Claims, Count: m.count, Scan: m.scan,
+		Nodes: w.Nodes, Clients: w.Clients, Claims: &w.stats.Claims, Count: m.count, Scan: m.scan,
 	}
 }
 
 // heap returns the heap of buffers of a class on a node.
 func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+class] }
+
+// arena returns that of a class of buffers, or of the class behind the last one:
+// that of metadata.
+func (m *memory) arena(class int) *chunks.Arena {
+	if class == len(m.w.Sizes) {
+		return &m.w.metas
+	}
+	return &m.w.data
+}
 
 // effort is what a worker does to find an item. Each step includes those before
 // it.
@@ -133,11 +142,17 @@ const (
 // until f finds an item of a class. It does so again after a pause, since other
 // clients may have what is free for a moment only.
 //
+// A worker that has its share of chunks first looks at its own on all nodes: a
+// claim costs it one of them.
+//
 // After a look that found nothing for a new object, such looks only scan the
 // worker's own chunks for as long as Options.Drift. Otherwise the looks of many
 // workers at a full pool would take up all of their time.
 func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool, err error)) (bool, error) {
-	efforts := []effort{tryOthers, tryResting, tryReshaped}
+	efforts := []effort{tryOwn, tryOthers, tryResting, tryReshaped}
+	if !m.table.AtShare(m.arena(class)) {
+		efforts = efforts[1:]
+	}
 	now := m.w.ep.Now()
 	lately := m.grows && m.full[class] > 0 && now >= m.full[class] && now-m.full[class] < m.w.opt.Drift
 	if lately {

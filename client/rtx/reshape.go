@@ -78,6 +78,7 @@ func (m *memory) reshape(class int, left chunks.Chunk) (bool, error) {
 	}
 	h := m.heap(mine.Node, class)
 	mine.Entry = of
+	defer m.table.Trim(a)
 	_, err = m.scan([]*chunks.Held{m.table.Add(&h.Heap, a, mine)})
 	return true, err
 }

@@ -149,6 +149,10 @@ var mutants = []teeth.Mutant{
 		At: "$m.$full[len($m.$w.$Sizes)] = 0", Do: "", Test: "TestFreedInAFullPool"},
 	{Rule: "a look at a full pool is one walk", In: "memory.refill",
 		At: "$e != tryOthers", Do: "e == tryOwn", Test: "TestOneWalk"},
+	{Rule: "workers that do nothing leave half of a pool", In: "memory.refill",
+		At: "defer $m.$table.Trim($a)", Do: "", Test: "TestIdle"},
+	{Rule: "a worker with its share claims only what it has nowhere", In: "memory.everywhere",
+		At: "!$m.$table.AtShare($m.arena($class))", Do: "class >= 0", Test: "TestOwnFirst"},
 	{Rule: "a buffer in a transaction is no other's", In: "item.taken",
 		At: "$it.$chunk.Take($it.$i)", Do: "$it.$chunk.Take($it.$i); $it.$chunk.Items[$it.$i] = 0"},
 }
