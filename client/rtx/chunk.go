@@ -80,6 +80,7 @@ func (m *memory) claim(h *heap, a *chunks.Arena, class, n int) error {
 		}
 		h.Empty = true
 	}
+	m.w.tx.stepAside()
 	skip := func(c chunks.Chunk) bool { return c.Entry.Class() != class || m.grows && m.spared(a, c.Index) }
 	found, err := m.table.ClaimLeft(&h.Heap, a, class, n, skip)
 	if err != nil || found > 0 || m.grows || spare == 0 {

@@ -238,6 +238,64 @@ func TestOwnFirst(t *testing.T) {
 	must(t, w.Close())
 }
 
+// TestStepAside: a transaction that looks for memory in what other clients have left holds no lock
+// meanwhile. What it finds is there for its next attempt, also if buffers rest for long.
+func TestStepAside(t *testing.T) {
+	f, l := pool(t, Shape{Roots: 1, Memory: 200 << 10, Nodes: 3, Objects: 16 * ChunkObjects, Sizes: []int{96, 480},
+		Chunk: 4096, Clients: 4})
+	founder := worker(t, f, l, Options{})
+	for _, bytes := range []int{96, 480} {
+		all, err := fill(founder, bytes)
+		must(t, err)
+		must(t, freeAll(founder, all))
+	}
+	must(t, founder.Close())
+	w, hooks := hookedWorker(t, f, l, Options{Quarantine: 5 * time.Millisecond, Timeout: 2 * time.Second})
+	r, looks, calls := newRaw(t, f, l), 0, 0
+	var all []Ref
+	var look func()
+	look = func() {
+		hooks[stepReadTable] = look
+		if looks++; r.meta(l.Root(0)).Lock.Held() {
+			t.Error("a lock is held while it looks for memory")
+		}
+	}
+	look()
+	add := func() error {
+		var made Ref
+		err := w.Run(func(tx *Tx) (err error) {
+			calls++
+			if err := tx.Lock(l.Root(0)); err != nil && !errors.Is(err, ErrNoObject) {
+				return err
+			}
+			if made, err = tx.New(make([]byte, 480)); err != nil {
+				return err
+			}
+			return tx.Write(l.Root(0), []byte("root"))
+		})
+		if err == nil {
+			all = append(all, made)
+		}
+		return err
+	}
+	err := add()
+	must(t, err)
+	if looks < 3 || calls != 3 {
+		t.Errorf("got %d looks, and %d attempts, want one that looks for metadata, one for buffers, and a last one",
+			looks, calls)
+	}
+	for err == nil {
+		err = add()
+	}
+	wantError(t, err, client.ErrFull)
+	// What one object had is found, on whichever nodes it lies.
+	for k := range 30 {
+		must(t, freeAll(w, all[k:k+1]))
+		must(t, add())
+	}
+	must(t, w.Close())
+}
+
 // sleepless is an endpoint of a client that finds something at its first look,
 // and so does not sleep.
 type sleepless struct {

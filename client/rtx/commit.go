@@ -60,7 +60,27 @@ func (tx *Tx) takeBuffers() error {
 		}
 		o.item = it
 	}
-	return nil
+	if !tx.aside {
+		return nil
+	}
+	for i := range tx.objects {
+		if o := &tx.objects[i]; o.item.chunk != nil {
+			tx.w.memory.putBack(o.item)
+			o.item = item{}
+		}
+	}
+	return tx.conflict(nil, false)
+}
+
+// stepAside lets the locks of an attempt go that has to look for memory among what other clients
+// have left. That may take hundreds of trips, and a leaf's lock is in the way of many. The attempt
+// ends when it has found some. The next one finds that among what the worker has, on any node, so
+// each has more than the one before.
+func (tx *Tx) stepAside() {
+	if tx.held > 0 {
+		tx.w.letGo(stepLetGo, tx.objects)
+		tx.held, tx.aside, tx.w.memory.near = 0, true, true
+	}
 }
 
 // pointer returns the one that the commit gives an object.

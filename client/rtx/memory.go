@@ -77,6 +77,8 @@ type memory struct {
 	// grows: what is taken now is for a new object. So chunks that are spared are
 	// left alone.
 	grows bool
+	// near: what the transaction needs may lie on any node: see Tx.stepAside.
+	near bool
 	// full says when a look everywhere found nothing for a new object, by class,
 	// and for metadata at the end; 0: it never happened, or an object was freed
 	// since.
@@ -150,7 +152,7 @@ const (
 // workers at a full pool would take up all of their time.
 func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool, err error)) (bool, error) {
 	efforts := []effort{tryOwn, tryOthers, tryResting, tryReshaped}
-	if !m.table.AtShare(m.arena(class)) {
+	if !m.near && !m.table.AtShare(m.arena(class)) {
 		efforts = efforts[1:]
 	}
 	now := m.w.ep.Now()
@@ -163,6 +165,7 @@ func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool
 			if lately {
 				return false, nil
 			}
+			m.w.tx.stepAside()
 			m.w.ep.Sleep(m.w.opt.Drift / 8)
 		}
 		for _, e := range efforts {
@@ -217,6 +220,7 @@ func (m *memory) takeOn(class, n int, e effort) (it item, ok bool, err error) {
 	if it, ok = m.pop(h); ok || e < tryResting {
 		return it, ok, nil
 	}
+	m.w.tx.stepAside()
 	for range mostNaps {
 		nap := m.w.opt.Quarantine / mostNaps
 		if h.first < len(h.aged) {
@@ -329,6 +333,19 @@ func (m *memory) used(it item, installed bool) {
 		it.use = m.nextUse(it.use)
 		m.push(it)
 	}
+}
+
+// putBack lists a buffer that a transaction had taken, and has not written to. So
+// it needs no quarantine.
+func (m *memory) putBack(it item) {
+	it.chunk.Release(it.i)
+	h := m.heap(it.chunk.Node, it.use.class())
+	if m.spared(it.chunk.Arena, it.chunk.Index) {
+		h.keep(it)
+		return
+	}
+	it.chunk.List(it.i)
+	h.fresh = append(h.fresh, it)
 }
 
 // replaced notes that no object names a buffer any more. If the chunk is another

@@ -23,6 +23,8 @@ type Tx struct {
 	// the transaction must not wait for a lock: two of them could wait for each
 	// other.
 	held int
+	// aside: they were released before it: see stepAside.
+	aside bool
 	// sequence is 0 until the attempt needs a lock or metadata: see number.
 	sequence uint64
 	// takes is what the closure has declared by Takes.
@@ -146,6 +148,7 @@ func (w *Worker) Run(f func(tx *Tx) error) error {
 	if err := w.resume(); err != nil {
 		return fmt.Errorf("settle the transaction before: %w", err)
 	}
+	w.memory.near = false
 	for r := w.conflicts; ; {
 		w.tx.again = r.Tries > 0
 		blocked, err := w.attempt(f)
@@ -204,7 +207,7 @@ func (tx *Tx) begin() {
 	clear(tx.index)
 	tx.objects, tx.checks, tx.guesses = tx.objects[:0], tx.checks[:0], tx.guesses[:0]
 	tx.writes, tx.held, tx.sequence, tx.takes = 0, 0, 0, 0
-	tx.err, tx.blocked, tx.late = nil, 0, 0
+	tx.err, tx.blocked, tx.late, tx.aside = nil, 0, 0, false
 }
 
 // mostLate bounds how often a closure may go on behind an error. A closure that
@@ -371,6 +374,9 @@ func (tx *Tx) NewOn(node int, data []byte) (Ref, error) {
 	r := Ref(s.number | tx.life()<<48)
 	o := tx.add(r, tx.w.Meta(r))
 	o.seen, o.slot, o.created = s.seen, s, true
+	if tx.aside {
+		return 0, tx.conflict(nil, false)
+	}
 	return r, tx.change(o, written, data)
 }
 
