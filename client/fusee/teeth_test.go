@@ -82,7 +82,7 @@ var mutants = []teeth.Mutant{
 		At: "$a.$s.Clock-$a.$shedAt > $a.$s.Timeout", Do: "$a.$s.Clock < $a.$shedAt",
 		Test: "TestSeldomWriterLeavesRoom"},
 	{Rule: "a client that only reads makes vacant what has rested", Pkg: "memory", In: "Allocator.TendIdle",
-		At: "len($a.$Emptied) > 0", Do: "false", Test: "TestSeldomWriterLeavesRoom"},
+		At: "$a.$s.Fault($a.Clear())", Test: "TestSeldomWriterLeavesRoom"},
 	{Rule: "a client lends what it has above its share", Pkg: "memory", In: "Allocator.lend",
 		At: "len($others) <= $r.fair", Do: "len(others) >= 0 || a.fair < 0", Test: "TestLent"},
 	{Rule: "a client that lends keeps an object for its DELETEs", Pkg: "memory", In: "Allocator.lend",

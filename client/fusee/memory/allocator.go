@@ -32,12 +32,10 @@
 package memory
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
@@ -100,7 +98,7 @@ func (a *Allocator) Take(class, toDelete int, deletes bool) (layout.Object, erro
 	// A client that writes seldom clears what has rested all the same.
 	if a.writes++; a.writes%shedEvery == 0 || a.s.Clock-a.shedAt > a.s.Timeout {
 		began := a.s.Now()
-		a.shed(class)
+		a.s.Fault(a.shed(class))
 		a.s.Exempt(began)
 		a.shedAt = a.s.Clock
 	}
@@ -138,11 +136,7 @@ func (a *Allocator) TendIdle() {
 		a.Reclaim.land(0)
 		a.Reclaim.mature()
 	}
-	if len(a.Emptied) > 0 {
-		if err := a.Clear(); errors.Is(err, client.ErrDamaged) {
-			a.s.Fault(err)
-		}
-	}
+	a.s.Fault(a.Clear())
 }
 
 // Drain ends all background work: it waits until everything has rested and landed. The error

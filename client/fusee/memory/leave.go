@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
@@ -15,51 +14,46 @@ import (
 
 // shed leaves blocks to others when the pool is mostly handed out: those of a class of which this
 // client holds more free objects than its share, and then those that are empty. Other clients may
-// have none. It fails silently, but for damage: the client just keeps its blocks. Operations wait
+// have none. When it fails the client just keeps its blocks until the next try, and the operation
+// goes on: a node that does not answer is seen by the operation itself. Operations wait
 // for its trips, but only one in shedEvery does, and only while the pool is tight or the client
 // holds much. It leaves no more blocks than a trip takes: the next one goes on.
-func (a *Allocator) shed(class int) {
+func (a *Allocator) shed(class int) error {
 	s := &a.Holdings.Slabs[class]
 	if len(a.pinned) > 0 { // their verbs may be in flight, into blocks that others would sweep
-		return
+		return nil
 	}
 	// What was cut off comes first: it costs nothing where there is none.
 	if err := a.endLeaving(); err != nil {
-		if errors.Is(err, client.ErrDamaged) {
-			a.s.Fault(err)
-		}
-		return
+		return err
 	}
 	// The common case, without a trip: the pool is not known to be tight, and the client does not
 	// hold much.
 	if !a.tight && s.Idle() <= a.share(class) {
-		return
+		return nil
 	}
-	var err error
-	if err = a.lookAround(); err != nil || !a.tight {
-		return // a node that does not answer is seen by the operation itself
+	if err := a.lookAround(); err != nil || !a.tight {
+		return err
 	}
 	// A scan in flight may have subtracted bits of the blocks: it has to end first.
-	if a.EndScan() != nil {
-		return
+	if err := a.EndScan(); err != nil {
+		return err
 	}
 	if blocks := s.surplus(a.share(class)); len(blocks) > 0 {
 		// Blocks that cannot be left now stay out of use: resync takes them back, or the next try
 		// leaves them.
 		a.Part(s.Split(blocks...))
-		if err := a.LeaveParting(); errors.Is(err, client.ErrDamaged) {
-			a.s.Fault(err)
+		if err := a.LeaveParting(); err != nil {
+			return err
 		}
 	}
 	if a.full {
-		if err := a.lend(class); errors.Is(err, client.ErrDamaged) {
-			a.s.Fault(err)
+		if err := a.lend(class); err != nil {
+			return err
 		}
 	}
 	// Empty blocks begin to rest, and those that have rested become vacant.
-	if err := errors.Join(a.Vacate(false), a.Clear()); errors.Is(err, client.ErrDamaged) {
-		a.s.Fault(err)
-	}
+	return errors.Join(a.Vacate(false), a.Clear())
 }
 
 // lend leaves blocks to others, in a full pool, as far as the client has more than its share: not

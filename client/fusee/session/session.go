@@ -9,6 +9,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/race"
@@ -193,9 +194,10 @@ var ErrDeadline = fmt.Errorf("the operation %w", rdma.ErrTimeout)
 // TimedOut returns an error that wraps ErrDeadline.
 func TimedOut(what string) error { return fmt.Errorf("%s: %w", what, ErrDeadline) }
 
-// Fault stores the first damage that was seen in the background. The next operation returns it.
+// Fault takes the error of background work, and stores the first damage. The next operation
+// returns it. Any other error is dropped: the work is tried again.
 func (s *Session) Fault(err error) {
-	if s.Damage == nil {
+	if s.Damage == nil && errors.Is(err, client.ErrDamaged) {
 		s.Damage = err
 	}
 }
