@@ -39,21 +39,21 @@ func (t *Tables) Heads(blk node.Block, class, replica int) ([]layout.Head, error
 //
 // It may set a bit of an object that is used again meanwhile. The owner then finds a bit without
 // its mark, and drops it.
-func (t *Tables) Hint(units []uint64, class int) error {
+func (t *Tables) Hint(list []layout.Object) error {
 	read, add := t.s.Batch(), t.s.Batch()
 	defer read.Release()
 	defer add.Release()
-	for _, u := range units {
-		blk, _, _ := t.s.Space.BlockOf(u)
-		read.Read(t.hintWord(blk, t.s.IndexOf(u, class)), 8)
+	for _, o := range list {
+		blk, _, _ := t.s.Space.BlockOf(o.Unit)
+		read.Read(t.hintWord(blk, t.s.IndexOf(o.Unit, o.Class)), 8)
 	}
 	if err := t.s.Do(session.StepSetBits, read); err != nil {
 		return err
 	}
 	// Several objects may have their bits in one word: each FAA sets one of them.
-	for i, u := range units {
-		if layout.LE.Uint64(read.Op(i).Buf)>>(t.s.IndexOf(u, class)%64)&1 == 0 {
-			t.AddHint(add, u, class)
+	for i, o := range list {
+		if layout.LE.Uint64(read.Op(i).Buf)>>(t.s.IndexOf(o.Unit, o.Class)%64)&1 == 0 {
+			t.AddHint(add, o.Unit, o.Class)
 		}
 	}
 	return t.s.Do(session.StepSetBits, add)

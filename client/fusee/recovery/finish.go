@@ -183,8 +183,8 @@ func (r *rounds) logReplaced(o *remains, p race.Word) error {
 	defer b.Release()
 	log := b.Alloc(layout.CommitBytes)
 	layout.PutLog(log, layout.Logged(p), h.Incarnation)
-	for c := range r.s.Space.CopiesOf(o.unit) {
-		b.Write(r.s.Space.UnitAt(o.unit, c).Add(uint64(o.oldAt)), log)
+	for c := range r.s.Space.CopiesOf(o.Unit) {
+		b.Write(r.s.Space.UnitAt(o.Unit, c).Add(uint64(o.OldAt)), log)
 	}
 	o.replaced, o.oldInc = p, h.Incarnation
 	return r.s.Do(session.StepFinish, b)

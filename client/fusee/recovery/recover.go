@@ -92,37 +92,32 @@ type recovery struct {
 	blocks map[node.Block]node.Entry
 	// objects that were read: those that the journal names, or all of the blocks.
 	objects []remains
-	// lost are the objects that no slot points at. They are freed after the rest, as olds are.
-	lost []remains
+	// lost are the objects that no slot points at, in the use in which they were found. They are
+	// freed after the rest, as olds are.
+	lost []layout.Object
 }
 
 // remains is an object as it was found.
 type remains struct {
-	unit  uint64
-	class int
-	// inc and mark are those of the primary replica.
-	inc  uint32
+	// The incarnation is that of the primary replica, as mark is.
+	layout.Object
 	mark uint64
-	// complete: its checksum is right. Without it only inc and mark mean anything.
+	// complete: its checksum is right. Without it only the incarnation and mark mean anything.
 	complete bool
 	// mine: the dead client wrote it last.
-	mine bool
-	// shared: it lies in a block of a node. Others may free and use it at the same time.
-	shared bool
-	op     layout.Opcode
-	seq    uint64
-	hash   uint64 // of its key
-	units  int    // as a slot's word has them
+	mine  bool
+	op    layout.Opcode
+	seq   uint64
+	hash  uint64 // of its key
+	units int    // as a slot's word has them
 	// What its log says was replaced: the word, and the incarnation of that object.
 	replaced race.Word
 	oldInc   uint32
-	// oldAt is the offset of the log's old value.
-	oldAt int
 }
 
 // word returns the word by which a slot points at the object.
 func (r *recovery) word(o *remains) race.Word {
-	return race.Pack(race.Print(o.hash), o.units, o.unit, r.s.Tag(o.inc))
+	return race.Pack(race.Print(o.hash), o.units, o.Unit, r.s.Tag(o.Incarnation))
 }
 
 // old is an object that was replaced. It may be free already.
@@ -193,12 +188,12 @@ func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
 	}
 	for i := range n {
 		o := r.inspect(p[i*size:(i+1)*size], first+uint64(i*r.s.Classes.Units[class]), class)
-		if o.shared = r.blocks[blk].Owner() == node.OfNode; o.shared && !o.mine {
+		if r.blocks[blk].Owner() == node.OfNode && !o.mine {
 			continue
 		}
 		r.objects = append(r.objects, o)
 		if o.mine {
-			r.rounds.ops[o.unit] = o.op
+			r.rounds.ops[o.Unit] = o.op
 		}
 	}
 	return nil
@@ -208,7 +203,7 @@ func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
 // complete.
 func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
 	h := layout.HeadOf(p)
-	o := remains{unit: unit, class: class, inc: h.Incarnation, mark: h.Mark}
+	o := remains{Object: layout.Object{Unit: unit, Class: class, Incarnation: h.Incarnation}, mark: h.Mark}
 	f, ok := layout.Decode(p)
 	if !ok {
 		return o
@@ -218,8 +213,8 @@ func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
 	if o.units = layout.UnitsFor(len(f.Key), len(f.Value)); int(r.s.Classes.Of[o.units]) != class {
 		o.units = r.s.Classes.Units[class] // it borrows the object
 	}
-	o.oldAt = layout.LogAt(len(f.Key), len(f.Value)) + layout.OpBytes
-	o.replaced, o.oldInc, _ = layout.GetLog(p[o.oldAt:])
+	o.OldAt = layout.LogAt(len(f.Key), len(f.Value)) + layout.OpBytes
+	o.replaced, o.oldInc, _ = layout.GetLog(p[o.OldAt:])
 	return o
 }
 
@@ -331,8 +326,8 @@ func (r *recovery) judge(o *remains, views []race.View) {
 	}
 	// In unclean blocks it counts whatever the primary says: a torn draft may have reached other
 	// replicas only.
-	if !pointed && (r.unclean || o.inc != 0 && o.mark != uint64(o.inc)) {
-		r.lost = append(r.lost, *o)
+	if !pointed && (r.unclean || o.Incarnation != 0 && o.mark != uint64(o.Incarnation)) {
+		r.lost = append(r.lost, o.Object)
 	}
 	if (o.mine || r.unclean) && o.replaced.Live() && !oldPointed {
 		r.rounds.olds = append(r.rounds.olds, old{o.replaced, o.oldInc})
@@ -365,7 +360,7 @@ func (r *recovery) readJournal() error {
 	for i, class := range classes {
 		if o := r.inspect(b.Op(i).Buf, named[i].unit, class); o.mine && o.seq&layout.SeqMask == named[i].seq {
 			r.objects = append(r.objects, o)
-			r.rounds.ops[o.unit] = o.op
+			r.rounds.ops[o.Unit] = o.op
 		}
 	}
 	r.report.Objects = len(classes)

@@ -19,10 +19,8 @@ func (r *recovery) release() error {
 	}
 	// Only in node-centric pools: objects of the client's own blocks are judged when these are
 	// cleaned.
-	for class, list := range r.lostOf(func(*remains) bool { return true }) {
-		if err := r.markUsed(list, class, false); err != nil {
-			return err
-		}
+	if err := r.markLost(); err != nil {
+		return err
 	}
 	return r.passAll(true)
 }
@@ -33,25 +31,22 @@ func (r *recovery) release() error {
 func (r *recovery) freeOlds() error {
 	for some := range slices.Chunk(r.rounds.olds, layout.HeadsPerTrip) {
 		list, err := r.inPlace(some)
+		if err == nil {
+			err = r.markUsed(list, false)
+		}
 		if err != nil {
 			return err
-		}
-		for class, some := range list {
-			if err := r.markUsed(some, class, false); err != nil {
-				return err
-			}
 		}
 	}
 	return nil
 }
 
-// inPlace returns, by class, those of which the blocks still have objects of their class. Objects
-// of lost regions are left out, and words that point into no block.
+// inPlace returns those of which the blocks still have objects of their class. Objects of lost
+// regions are left out, and words that point into no block.
 //
 // An entry that changes behind this look does no harm: markUsed compares the incarnation with the
 // head, and incarnations go on in a block that is carved anew.
-func (r *recovery) inPlace(olds []old) ([][]used, error) {
-	list := make([][]used, len(r.s.Classes.Units))
+func (r *recovery) inPlace(olds []old) (list []layout.Object, err error) {
 	b := r.s.Batch()
 	defer b.Release()
 	// sound has the words of the entries that are read, in their order.
@@ -72,7 +67,7 @@ func (r *recovery) inPlace(olds []old) ([][]used, error) {
 		// A block of another class has no object of this word any more: the pair was free before.
 		class := int(r.s.Classes.Of[o.word.Units()])
 		if now := node.Entry(b.Op(i).Word(0)); now != 0 && layout.EntryClass(now) == class {
-			list[class] = append(list[class], used{o.word.Unit(), o.inc})
+			list = append(list, layout.Object{Unit: o.word.Unit(), Class: class, Incarnation: o.inc})
 		}
 	}
 	return list, nil
@@ -87,24 +82,14 @@ func (r *recovery) inPlace(olds []old) ([][]used, error) {
 // been replaced before its own writer freed what it had replaced.
 //
 // No client adopts an unclean block, so no object of it is used while it is cleaned: a mark may be
-// written whatever the incarnation on a replica is (markAll).
+// written whatever the incarnation on a replica is (markLost).
 func (r *recovery) clean() error {
-	for _, step := range []func() error{r.traverse, r.requests, r.rest, r.freeOlds, r.markAll} {
+	for _, step := range []func() error{r.traverse, r.requests, r.rest, r.freeOlds, r.markLost} {
 		if err := step(); err != nil {
 			return err
 		}
 	}
 	return r.passAll(false)
-}
-
-// markAll marks the lost objects of blocks in which no client uses any.
-func (r *recovery) markAll() error {
-	for class, list := range r.lostOf(func(*remains) bool { return true }) {
-		if err := r.markUsed(list, class, true); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // passedPerTrip is how many blocks are passed on at a time, in two trips.

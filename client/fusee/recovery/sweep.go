@@ -131,18 +131,16 @@ func (m *Recoverer) nextPiece() ([]*memory.Block, error) {
 //
 // It comes after the marks of the same piece, so that an owner that finds a hint finds the mark.
 func (r *recovery) hintFree() error {
-	units := make([][]uint64, len(r.s.Classes.Units))
+	var free []layout.Object
 	for i := range r.objects {
 		// It is free by its mark on the primary, or was never used.
-		if o := &r.objects[i]; o.inc == 0 || o.mark == uint64(o.inc) {
-			units[o.class] = append(units[o.class], o.unit)
+		if o := &r.objects[i]; o.Incarnation == 0 || o.mark == uint64(o.Incarnation) {
+			free = append(free, o.Object)
 		}
 	}
-	for class, list := range units {
-		for some := range slices.Chunk(list, layout.HeadsPerTrip) {
-			if err := r.t.Hint(some, class); err != nil {
-				return err
-			}
+	for some := range slices.Chunk(free, layout.HeadsPerTrip) {
+		if err := r.t.Hint(some); err != nil {
+			return err
 		}
 	}
 	return nil
@@ -159,13 +157,13 @@ func (r *recovery) forgetAdopted() error {
 	for some := range slices.Chunk(r.lost, layout.HeadsPerTrip) {
 		b := r.s.Batch()
 		for i := range some {
-			blk, _, _ := r.s.Space.BlockOf(some[i].unit)
+			blk, _, _ := r.s.Space.BlockOf(some[i].Unit)
 			b.Read(r.s.Space.Entry(blk, 0), 8)
 		}
 		err := r.s.Do(session.StepReadTables, b)
 		for i := 0; err == nil && i < len(some); i++ {
 			// The entry has a generation, so a block that was adopted and left again differs.
-			if blk, _, _ := r.s.Space.BlockOf(some[i].unit); node.Entry(b.Op(i).Word(0)) == r.blocks[blk] {
+			if blk, _, _ := r.s.Space.BlockOf(some[i].Unit); node.Entry(b.Op(i).Word(0)) == r.blocks[blk] {
 				kept = append(kept, some[i])
 			}
 		}
@@ -178,60 +176,37 @@ func (r *recovery) forgetAdopted() error {
 	return nil
 }
 
-// markLost frees the lost objects, each in the use in which it was read.
-func (r *recovery) markLost() error {
-	for class, list := range r.lostOf(func(*remains) bool { return true }) {
-		if err := r.markUsed(list, class, false); err != nil {
-			return err
-		}
-	}
-	return nil
-}
+// markLost frees the lost objects: in blocks that are unclean, in which no client uses any, in any
+// use, and elsewhere in the use in which each was read.
+func (r *recovery) markLost() error { return r.markUsed(r.lost, r.unclean) }
 
-// lostOf returns those of the lost objects that belong to a part, by class.
-func (r *recovery) lostOf(part func(o *remains) bool) [][]used {
-	list := make([][]used, len(r.s.Classes.Units))
-	for i := range r.lost {
-		if o := &r.lost[i]; part(o) {
-			list[o.class] = append(list[o.class], used{o.unit, o.inc})
-		}
-	}
-	return list
-}
-
-// used is one use of an object.
-type used struct {
-	unit uint64
-	inc  uint32
-}
-
-// markUsed frees objects of one class, which no client can come to need, and sets their hints. It
-// frees them in the given use: others may free or use the objects at the same time, as a mark of
-// an incarnation that is over says nothing. If whatever is set, it frees them in any use, where
-// no other client frees them at the same time.
+// markUsed frees objects, which no client can come to need, and sets their hints. It frees them in
+// the given use: others may free or use the objects at the same time, as a mark of an incarnation
+// that is over says nothing. If whatever is set, it frees them in any use, where no other client
+// frees them at the same time.
 //
 // Each replica gets a mark of its own: a torn draft leaves replicas of different incarnations.
 // The primary's mark comes last, as a carrier's does. It may be repeated after a crash. Where nodes
 // hand out objects, the primary's mark and its hint are one chain: an object that is marked already
 // gets no hint, since the node may have handed it out.
-func (r *recovery) markUsed(list []used, class int, whatever bool) error {
+func (r *recovery) markUsed(list []layout.Object, whatever bool) error {
 	for some := range slices.Chunk(list, layout.HeadsPerTrip) {
 		// Objects may have different numbers of replicas left.
 		copies := 0
-		for _, u := range some {
-			copies = max(copies, r.s.Space.CopiesOf(u.unit))
+		for _, o := range some {
+			copies = max(copies, r.s.Space.CopiesOf(o.Unit))
 		}
-		var marked []uint64
+		var marked []layout.Object
 		// The primary last: when it has the mark, all have.
 		for c := copies - 1; c >= 0; c-- {
 			var err error
-			if marked, err = r.markCopies(some, c, class, whatever); err != nil {
+			if marked, err = r.markCopies(some, c, whatever); err != nil {
 				return fmt.Errorf("mark %d objects on replica %d: %w", len(some), c, err)
 			}
 		}
 		// Hints come after the marks.
 		if !r.s.NodeCentric {
-			if err := r.t.Hint(marked, class); err != nil {
+			if err := r.t.Hint(marked); err != nil {
 				return err
 			}
 		}
@@ -243,19 +218,19 @@ func (r *recovery) markUsed(list []used, class int, whatever bool) error {
 }
 
 // markCopies marks those of the objects that are in the given use, or in any, on one replica. It
-// returns the units of all that are marked there then. The error wraps ErrDeadline when it took
+// returns all that are marked there then. The error wraps ErrDeadline when it took
 // so long that the block may have another class by now; nothing was written then. On the primary
 // of a pool in which nodes hand out objects it sets their hints, too.
-func (r *recovery) markCopies(list []used, replica, class int, whatever bool) (marked []uint64, err error) {
+func (r *recovery) markCopies(list []layout.Object, replica int, whatever bool) (marked []layout.Object, err error) {
 	read, write := r.s.Batch(), r.s.Batch()
 	defer read.Release()
 	defer write.Release()
-	var there []used
-	for _, u := range list {
+	var there []layout.Object
+	for _, o := range list {
 		// A region may have fewer replicas left than another one.
-		if replica < r.s.Space.CopiesOf(u.unit) {
-			read.Read(r.s.Space.UnitAt(u.unit, replica), layout.HeadBytes)
-			there = append(there, u)
+		if replica < r.s.Space.CopiesOf(o.Unit) {
+			read.Read(r.s.Space.UnitAt(o.Unit, replica), layout.HeadBytes)
+			there = append(there, o)
 		}
 	}
 	// The clock is read before the heads: see the check below.
@@ -263,10 +238,10 @@ func (r *recovery) markCopies(list []used, replica, class int, whatever bool) (m
 	if err := r.s.Do(session.StepMarkFree, read); err != nil {
 		return nil, err
 	}
-	for i, u := range there {
+	for i, o := range there {
 		h := layout.HeadOf(read.Op(i).Buf)
 		// It is in another use than the one that was found lost.
-		if !whatever && h.Incarnation != u.inc {
+		if !whatever && h.Incarnation != o.Incarnation {
 			continue
 		}
 		central, at := replica == 0 && r.s.NodeCentric, read.Op(i).Addr.Add(layout.MarkAt)
@@ -280,11 +255,11 @@ func (r *recovery) markCopies(list []used, replica, class int, whatever bool) (m
 			// hint finds a free object.
 			write.Chain()
 			write.WriteWord(at, uint64(h.Incarnation))
-			r.t.AddHint(write, u.unit, class)
+			r.t.AddHint(write, o.Unit, o.Class)
 		case !h.Free():
 			write.WriteWord(at, uint64(h.Incarnation))
 		}
-		marked = append(marked, u.unit) // also if it was marked before: its hint may have been lost
+		marked = append(marked, o) // also if it was marked before: its hint may have been lost
 	}
 	// By now the block may have objects of another class.
 	if !whatever && write.Len() > 0 && r.s.Now()-start > r.s.Timeout/2 {
