@@ -200,7 +200,7 @@ func TestUnresolvedIsNotAdopted(t *testing.T) {
 	}
 	must(t, x.mem.LeaveParting())
 	for {
-		if ok, err := y.mem.Adopt(class, 1, 64, false); err != nil || !ok {
+		if ok, err := y.mem.Adopt(class, 1, false); err != nil || !ok {
 			t.Fatal(ok, err)
 		}
 		if p, own := y.mem.Holdings.PlaceOf(unit, class); own {

@@ -76,7 +76,7 @@ var recoveryMutants = []teeth.Mutant{
 	{Rule: "a block of a node stays the node's where a backup has no memory for it", Pkg: "memory",
 		In: "Tables.Complete", At: "$e.Owner() == node.$OfNode", Do: "false", Test: "TestRefusedNodeBlock"},
 	{Rule: "a client does not use a block that it has given back", Pkg: "memory", In: "Allocator.takeOver",
-		At: "$blk.$Entry != 0", Do: "true", Test: "TestRefusedTakeOver"},
+		At: "$blk.$Entry != 0", Nth: "1/2", Do: "true", Test: "TestRefusedTakeOver"},
 	{Rule: "a node is not told twice that an object is free", Pkg: "recovery", In: "recovery.markCopies",
 		At: "$central && $h.Free()", Do: "central && replica < 0", Test: "TestHandedOutOnce"},
 	{Rule: "an object that a node hands out is marked and hinted at together", Pkg: "recovery",

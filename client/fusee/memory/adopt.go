@@ -25,14 +25,14 @@ import (
 // It costs a trip for the tables, one for the bitmaps, two for the entries, and those of inherit,
 // which read the heads of all objects of the block. So refill prefers blocks with many free
 // objects.
-func (a *Allocator) Adopt(class, atLeast, among int, larger bool) (bool, error) {
-	left, err := a.Tables.departed(among, func(e node.Entry) bool {
+func (a *Allocator) Adopt(class, atLeast int, larger bool) (bool, error) {
+	among := candidates
+	if atLeast == 1 { // the pool has no other room
+		among = manyCandidates
+	}
+	left, free, err := a.Tables.departed(among, func(e node.Entry) bool {
 		return e.Class() == class || larger && e.Class() > class
 	})
-	if err != nil || len(left) == 0 {
-		return false, err
-	}
-	free, err := a.Tables.countFree(left)
 	if err != nil {
 		return false, err
 	}
@@ -43,13 +43,9 @@ func (a *Allocator) Adopt(class, atLeast, among int, larger bool) (bool, error) 
 	// Hints only rank the blocks. One may turn out to have fewer free objects, or another client
 	// may be faster: then the next one is tried.
 	for _, blk := range left {
+		// The block stays this client's also if it has too few free objects.
 		had := a.Holdings.Slabs[blk.Class].Idle()
-		mine, err := a.takeOver(blk, blk.Class)
-		if err == nil && mine {
-			// The block stays this client's also if it has too few free objects.
-			err = a.inherit(blk)
-			a.Untidy = a.Untidy || err != nil
-		}
+		_, err := a.takeOver(blk, blk.Class)
 		if err != nil || a.Holdings.Slabs[blk.Class].Idle() >= had+atLeast {
 			return err == nil, err
 		}
@@ -57,11 +53,11 @@ func (a *Allocator) Adopt(class, atLeast, among int, larger bool) (bool, error) 
 	return false, nil
 }
 
-// takeOver makes a departed client's block this client's, of the given class, if its entry is
-// still the one that was read. The block is as it was then, or has more free objects. It returns
-// false when another client was faster, or when a backup has no memory for the block. After an
-// error the block may be this client's, and Untidy says so. A crash leaves a primary's entry that
-// the backups do not have yet: recovery brings it there.
+// takeOver makes a departed client's block one of this client's own, of the given class, if its
+// entry is still the one that was read. The block is as it was then, or has more free objects. It
+// returns false when another client was faster, or when a backup has no memory for the block. After
+// an error the block may be this client's without being among Own, and Untidy says so. A crash
+// leaves a primary's entry that the backups do not have yet: recovery brings it there.
 func (a *Allocator) takeOver(blk *Block, class int) (bool, error) {
 	was := blk.Entry
 	mine := was.Next(a.s.ID, class)
@@ -74,6 +70,9 @@ func (a *Allocator) takeOver(blk *Block, class int) (bool, error) {
 		blk.Entry, blk.Class = mine, class
 		// The backups follow. Until then entries differ, and the primary's counts.
 		err = a.Tables.spread(blk)
+	}
+	if err == nil && blk.Entry != 0 {
+		err = a.inherit(blk)
 	}
 	if err != nil {
 		// The CAS may have taken effect.
@@ -89,12 +88,12 @@ func (a *Allocator) takeOver(blk *Block, class int) (bool, error) {
 // and the caller sets Untidy.
 func (a *Allocator) inherit(blk *Block) error {
 	if err := a.Tables.clearHints(blk); err != nil {
-		return fmt.Errorf("adopt block %v: %w", blk.Block, err)
+		return fmt.Errorf("clear the hints of block %v: %w", blk.Block, err)
 	}
 	// Marks are read after the hints are cleared: a free in between leaves a new hint.
 	heads, err := a.Tables.Heads(blk.Block, blk.Class, 0)
 	if err != nil {
-		return fmt.Errorf("adopt block %v: %w", blk.Block, err)
+		return err
 	}
 	b := makeBlock(blk.Block, blk.Class, blk.Entry, len(heads))
 	a.Holdings.hold(b)

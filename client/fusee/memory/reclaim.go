@@ -276,7 +276,7 @@ func (a *Allocator) watch(class, reserve int, r kit.Retry, vacant bool) (bool, e
 			return false, err
 		}
 		if r.Tries%8 == 0 {
-			if ok, err := a.Adopt(class, 1, manyCandidates, true); ok || err != nil {
+			if ok, err := a.Adopt(class, 1, true); ok || err != nil {
 				return ok, err
 			}
 		}

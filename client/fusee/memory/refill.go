@@ -96,11 +96,11 @@ func (a *Allocator) refill(class, reserve int) error {
 		return nil
 	}
 	// A block of which an eighth is free is worth its take-over; where there is no other, any is.
-	worth, among := max(2, a.s.Classes.Objects[class]/8), candidates
+	worth := max(2, a.s.Classes.Objects[class]/8)
 	if a.full {
-		worth, among = 1, manyCandidates
+		worth = 1
 	}
-	if ok, err := a.Adopt(class, worth, among, false); ok || err != nil {
+	if ok, err := a.Adopt(class, worth, false); ok || err != nil {
 		return err
 	}
 	if a.takeBack(class) {
@@ -122,7 +122,7 @@ func (a *Allocator) refill(class, reserve int) error {
 		}
 		a.full = true
 	}
-	if ok, err := a.Adopt(class, 1, manyCandidates, true); ok || err != nil {
+	if ok, err := a.Adopt(class, 1, true); ok || err != nil {
 		return err
 	}
 	return fmt.Errorf("find room for an object of %d bytes: %w", a.s.Classes.Units[class]*node.Unit, full)

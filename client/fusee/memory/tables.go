@@ -102,9 +102,27 @@ func (t *Tables) setReplica(blk node.Block, replica int, expect, value node.Entr
 	return nil
 }
 
-// departed lists up to limit blocks that were left, have objects, and fit.
-func (t *Tables) departed(limit int, fits func(node.Entry) bool) ([]*Block, error) {
-	return t.entries(limit, func(e node.Entry) bool { return e.Owner() == node.Left && fits(e) })
+// departed lists up to limit blocks that were left, have objects, and fit. It counts the bits in
+// their bitmaps, in one trip: about as many objects are free. Hints of frees that are in flight are
+// missing, and hints that carried are wrong.
+func (t *Tables) departed(limit int, fits func(node.Entry) bool) (left []*Block, free map[*Block]int, err error) {
+	left, err = t.entries(limit, func(e node.Entry) bool { return e.Owner() == node.Left && fits(e) })
+	if err != nil {
+		return nil, nil, err
+	}
+	b := t.s.Batch()
+	defer b.Release()
+	t.readBitmaps(b, left)
+	if err := t.s.Do(session.StepReadBits, b); err != nil {
+		return nil, nil, fmt.Errorf("read free bitmaps: %w", err)
+	}
+	free = make(map[*Block]int, len(left))
+	for i, blk := range left {
+		for p := b.Op(i).Buf; len(p) > 0; p = p[8:] {
+			free[blk] += bits.OnesCount64(layout.LE.Uint64(p))
+		}
+	}
+	return left, free, nil
 }
 
 // others reports whether another client that has not left has a block that fits.
@@ -158,24 +176,6 @@ func (t *Tables) ListAll(start, limit int, fits func(node.Entry) bool) ([]*Block
 		b.Release()
 	}
 	return list, nil
-}
-
-// countFree counts the bits in the blocks' bitmaps, in one trip: about as many objects are free.
-// Hints of frees that are in flight are missing, and hints that carried are wrong.
-func (t *Tables) countFree(blocks []*Block) (map[*Block]int, error) {
-	b := t.s.Batch()
-	defer b.Release()
-	t.readBitmaps(b, blocks)
-	if err := t.s.Do(session.StepReadBits, b); err != nil {
-		return nil, fmt.Errorf("read free bitmaps: %w", err)
-	}
-	free := make(map[*Block]int, len(blocks))
-	for i, blk := range blocks {
-		for p := b.Op(i).Buf; len(p) > 0; p = p[8:] {
-			free[blk] += bits.OnesCount64(layout.LE.Uint64(p))
-		}
-	}
-	return free, nil
 }
 
 // spread gives the backups' entries of a block the primary's, which names this client: no other

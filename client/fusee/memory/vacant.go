@@ -141,9 +141,7 @@ func (a *Allocator) carveVacant(class int) (bool, error) {
 			return false, err
 		} else if mine {
 			a.s.Stats.Converted++
-			err := a.inherit(b)
-			a.Untidy = a.Untidy || err != nil
-			return err == nil, err
+			return true, nil
 		}
 	}
 	return false, err
@@ -152,16 +150,12 @@ func (a *Allocator) carveVacant(class int) (bool, error) {
 // takeEmpty takes over departed clients' blocks that are empty by their hints, and takes them out
 // of use, as Vacate does.
 func (a *Allocator) takeEmpty(all bool) error {
-	left, err := a.Tables.departed(manyCandidates, func(node.Entry) bool { return true })
+	left, free, err := a.Tables.departed(manyCandidates, func(node.Entry) bool { return true })
 	if err != nil || len(left) == 0 {
 		return err
 	}
-	bits, err := a.Tables.countFree(left)
-	if err != nil {
-		return err
-	}
 	// Hints may say too much: Vacate goes by the marks that inherit reads.
-	left = slices.DeleteFunc(left, func(b *Block) bool { return bits[b] < a.s.Classes.Objects[b.Class] })
+	left = slices.DeleteFunc(left, func(b *Block) bool { return free[b] < a.s.Classes.Objects[b.Class] })
 	// Blocks rest together: where no other client has any, a client takes half of them, so that it
 	// waits a few times, not for eight at a time. The other half is for clients that come.
 	most := mostTaken
@@ -181,17 +175,12 @@ func (a *Allocator) takeEmpty(all bool) error {
 			break
 		}
 		mine, err := a.takeOver(b, b.Class)
-		if err == nil && !mine {
-			continue // another client was faster
-		}
-		if err == nil {
-			err = a.inherit(b)
-		}
 		if err != nil {
-			a.Untidy = true
 			return err
 		}
-		most--
+		if mine { // no other client was faster
+			most--
+		}
 	}
 	return a.Vacate(all)
 }
