@@ -271,7 +271,7 @@ func TestNoBlockIsForgotten(t *testing.T) {
 			must(t, x.mem.Drain())
 			must(t, x.mem.Vacate(true))
 			x.s.Sleep(p.Timeout)
-			h.then = once(session.StepAllocate, rdma.ErrTimeout)
+			h.then = once(session.StepPassOn, rdma.ErrTimeout)
 			wantError(t, x.mem.Clear(), rdma.ErrTimeout)
 		},
 	} {

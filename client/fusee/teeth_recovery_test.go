@@ -72,7 +72,7 @@ var recoveryMutants = []teeth.Mutant{
 		At: "errors.Is($err, errSilent)", Do: "false", Test: "TestFullPoolBlip"},
 	{Rule: "an allocation is undone for which a backup has no memory", Pkg: "memory", In: "Tables.Complete",
 		At: "!errors.Is($err, rdma.ErrFull)", Do: "!errors.Is($err, rdma.ErrClosed)",
-		Test: "TestRefusedBlockGoesBack/recover"},
+		Test: "TestRefusedTakeOver"},
 	{Rule: "a block of a node stays the node's where a backup has no memory for it", Pkg: "memory",
 		In: "Tables.Complete", At: "$e.Owner() == node.$OfNode", Do: "false", Test: "TestRefusedNodeBlock"},
 	{Rule: "a client does not use a block that it has given back", Pkg: "memory", In: "Allocator.takeOver",

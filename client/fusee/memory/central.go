@@ -57,7 +57,7 @@ func (a *Allocator) recordNodeBlock(blk node.Block, class int) error {
 		}
 		// An entry that is there already was recorded by another client.
 		if e != 0 && e != mine {
-			return fmt.Errorf("record block %v: replica %d has %v: %w", blk, r, e, errTables)
+			return fmt.Errorf("record block %v: %w", blk, disagree(r, e, mine))
 		}
 	}
 	if a.known == nil {

@@ -209,8 +209,8 @@ func (a *Allocator) NewBlock(class int) error {
 
 // callAlloc allocates a block in a region. The primary's node takes a free entry by a CAS, which
 // is the moment of the allocation, and says how many were free. The backups record it in order. A
-// backup without memory refuses: then the entries before it are taken back. After any other
-// failure the block may be this client's, and Untidy says so.
+// backup without memory refuses: then the allocation is undone. After any other failure the block
+// may be this client's, and Untidy says so: tidy finds it.
 func (a *Allocator) callAlloc(region, class int) (node.Block, error) {
 	first := node.Block{Region: region}
 	table := a.s.Space.Table(region, 0)
@@ -225,18 +225,12 @@ func (a *Allocator) callAlloc(region, class int) (node.Block, error) {
 	a.tight, a.full = q.Ret[2]*4 < blocks, false
 	mine := node.MakeEntry(a.s.ID, class)
 	for r := 1; r < a.s.Space.Copies(region); r++ {
-		found, err := a.Tables.Record(session.StepAllocate, blk, r, mine)
-		if err == nil && found != 0 {
-			err = fmt.Errorf("replica %d of block %v has %v: %w", r, blk, found, errTables)
+		kept, err := a.Tables.Complete(session.StepAllocate, blk, r, mine)
+		if err == nil && !kept { // nothing was recorded there: the block went back
+			err = rdma.ErrFull
 		}
-		switch {
-		case errors.Is(err, rdma.ErrFull): // nothing was recorded there: the block goes back
-			if e := a.Tables.setEntry(blk, r-1, mine, 0); e != nil {
-				return blk, e // it may be this client's still
-			}
-			return blk, fmt.Errorf("allocate a block: %w", err)
-		case err != nil: // it may have been recorded: the block is this client's, and tidy finds it
-			return blk, fmt.Errorf("allocate a block: %w", err)
+		if err != nil {
+			return blk, fmt.Errorf("allocate block %v: %w", blk, err)
 		}
 	}
 	return blk, nil

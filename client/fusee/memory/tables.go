@@ -24,8 +24,8 @@ import (
 // block. Replicas are changed in two orders:
 //   - An allocation and a take-over change the primary first: the CAS decides between clients. The
 //     backups follow (Record, spread).
-//   - A departure, and a block that becomes vacant, change the primary last (setEntry, PassOn):
-//     until then the owner may begin again.
+//   - A departure, and a block that becomes vacant, change the primary last (PassOn): until then
+//     the owner may begin again.
 //
 // A crash between two replicas leaves entries that differ. Mend or the client's recovery gives the
 // backups the primary's entry, or undoes an allocation (Complete).
@@ -51,16 +51,20 @@ func (t *Tables) Record(step rdma.Step, blk node.Block, replica int, e node.Entr
 	return node.Entry(q.Ret[0]), err
 }
 
-// Complete records on a backup an allocation that was cut off before its node backed the block with
-// memory. Where the node has none the allocation is undone: every replica's entry is 0 then, and
-// kept is false. Nothing in the block was used, since a client uses it when all backups have
-// recorded it. A block of which a node hands out objects stays as it is: clients record it before
-// they use one.
+// Complete records an allocation on a backup: a new one, or one that was cut off before the
+// backup's node backed the block with memory. Where the node has none the allocation is undone:
+// every replica's entry is 0 then, and kept is false. Nothing in the block was used, since a client
+// uses it when all backups have recorded it. A block of which a node hands out objects stays as it
+// is: clients record it before they use one.
 //
 // The primary is changed last, so a crash leaves an allocation that the next call ends or undoes.
 // The caller owns the block, or recovers its owner, or mends the pool.
 func (t *Tables) Complete(step rdma.Step, blk node.Block, replica int, e node.Entry) (kept bool, err error) {
-	if _, err = t.Record(step, blk, replica, e); !errors.Is(err, rdma.ErrFull) {
+	found, err := t.Record(step, blk, replica, e)
+	if err == nil && found != 0 && found != e {
+		err = disagree(replica, found, e)
+	}
+	if !errors.Is(err, rdma.ErrFull) {
 		return true, err
 	}
 	if e.Owner() == node.OfNode {
@@ -69,37 +73,13 @@ func (t *Tables) Complete(step rdma.Step, blk node.Block, replica int, e node.En
 	for r := t.s.Space.Copies(blk.Region) - 1; r >= 0; r-- {
 		found, err := t.s.Swap(step, t.s.Space.Entry(blk, r), uint64(e), 0)
 		if err == nil && node.Entry(found) != e && found != 0 {
-			err = fmt.Errorf("replica %d has %v, not %v: %w", r, node.Entry(found), e, errTables)
+			err = disagree(r, node.Entry(found), e)
 		}
 		if err != nil {
 			return true, fmt.Errorf("undo the allocation of block %v: %w", blk, err)
 		}
 	}
 	return false, nil
-}
-
-// setEntry CASes a block's entry on its replicas from the given one down to the primary. In this
-// order no reader of the primary finds a state that a backup has not reached. A crash leaves
-// backups that are ahead: Mend or recovery gives them the primary's entry again.
-func (t *Tables) setEntry(blk node.Block, from int, expect, value node.Entry) error {
-	for r := from; r >= 0; r-- {
-		if err := t.setReplica(blk, r, expect, value); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// setReplica CASes a block's entry on one replica. Another entry than the expected one is damage.
-func (t *Tables) setReplica(blk node.Block, replica int, expect, value node.Entry) error {
-	found, err := t.s.Swap(session.StepAllocate, t.s.Space.Entry(blk, replica), uint64(expect), uint64(value))
-	if err == nil && node.Entry(found) != expect {
-		err = fmt.Errorf("replica %d has %v, not %v: %w", replica, node.Entry(found), expect, errTables)
-	}
-	if err != nil {
-		return fmt.Errorf("change the owner of block %v: %w", blk, err)
-	}
-	return nil
 }
 
 // departed lists up to limit blocks that were left, have objects, and fit. It counts the bits in
@@ -209,8 +189,12 @@ func (t *Tables) spread(blk *Block) error {
 				return nil
 			}
 		default:
-			if err := t.setReplica(blk.Block, r, found, blk.Entry); err != nil {
-				return err
+			was, err := t.s.Swap(session.StepTakeOver, t.s.Space.Entry(blk.Block, r), uint64(found), uint64(blk.Entry))
+			if err == nil && node.Entry(was) != found {
+				err = disagree(r, node.Entry(was), found)
+			}
+			if err != nil {
+				return fmt.Errorf("change the owner of block %v: %w", blk.Block, err)
 			}
 		}
 	}
@@ -324,6 +308,11 @@ func (t *Tables) hintWord(blk node.Block, i int) rdma.Addr {
 // errTables is wrapped when the replicas of a table disagree as no crash leaves them.
 var errTables = fmt.Errorf("block allocation tables disagree: %w", client.ErrDamaged)
 
+// disagree returns the error of a replica that has another entry than the expected one.
+func disagree(replica int, found, expected node.Entry) error {
+	return fmt.Errorf("replica %d has %v, not %v: %w", replica, found, expected, errTables)
+}
+
 const (
 	TablesPerTrip = 64 // block allocation tables read in one trip
 	candidates    = 64 // departed blocks whose bitmaps an adopter compares
@@ -383,8 +372,7 @@ func (t *Tables) pass(list []passing) error {
 			// It is done, by this client or by another recovery.
 			case found == p.from, found == p.left, found.Generation() > p.left.Generation():
 			case round == passRounds || p.replica == 0 || found.Generation() == p.left.Generation():
-				err = fmt.Errorf("pass block %v on: replica %d has %v, not %v: %w",
-					p.blk.Block, p.replica, found, p.from, errTables)
+				err = fmt.Errorf("pass block %v on: %w", p.blk.Block, disagree(p.replica, found, p.from))
 			case found == 0: // the allocation was cut off before the node backed the block with memory
 				_, err = t.Record(session.StepPassOn, p.blk.Block, p.replica, p.left)
 			// A backup is behind: expect what it has.

@@ -122,8 +122,7 @@ func (a *Allocator) Clear() error {
 			a.Holdings.takeUp(b) // it is this client's still
 			return fmt.Errorf("clear block %v: %w", b.Block, err)
 		}
-		if err := a.Tables.setEntry(b.Block, a.s.Space.Copies(b.Region)-1, b.Entry,
-			b.Entry.Next(node.Left, layout.Vacant)); err != nil {
+		if err := a.Tables.PassOn([]*Block{{Block: b.Block, Class: layout.Vacant, Entry: b.Entry}}); err != nil {
 			a.Untidy = true
 			return fmt.Errorf("clear block %v: %w", b.Block, err)
 		}
