@@ -136,10 +136,9 @@ func BenchmarkUpdateHit(b *testing.B) {
 				must(b, x.mem.NewBlock(class))
 			}
 			s := &x.mem.Holdings.Slabs[class]
-			for _, p := range s.Free[len(s.Free)-100*x.s.Classes.Objects[class]:] {
-				scratch = append(scratch, x.mem.Tables.UnitOf(p))
+			for range 100 * x.s.Classes.Objects[class] {
+				scratch = append(scratch, x.mem.Tables.UnitOf(s.Free.Pop()))
 			}
-			s.Free = s.Free[:len(s.Free)-100*x.s.Classes.Objects[class]]
 			for i := range 2 * benchKeys { // every page is touched, and memory is used again
 				x.floorUpdate(&x.at[i%len(x.at)], scratch[i%len(scratch)])
 				must(b, x.Client.Update(x.keys[i%benchKeys], x.value))
@@ -170,8 +169,7 @@ func BenchmarkUpdateOthers(b *testing.B) {
 	before := [2]session.Stats{x.s.Stats, y.s.Stats}
 	class := int(x.s.Classes.Of[layout.UnitsFor(storetest.KeyBytes, benchValue)])
 	must(b, x.mem.NewBlock(class))
-	scratch := x.mem.Tables.UnitOf(x.mem.Holdings.Slabs[class].Free[len(x.mem.Holdings.Slabs[class].Free)-1])
-	x.mem.Holdings.Slabs[class].Free = x.mem.Holdings.Slabs[class].Free[:len(x.mem.Holdings.Slabs[class].Free)-1]
+	scratch := x.mem.Tables.UnitOf(x.mem.Holdings.Slabs[class].Free.Pop())
 	storetest.Ratio(b,
 		func(int) { x.floorUpdate(&x.at[x.pick()], scratch) },
 		func(i int) {

@@ -109,7 +109,7 @@ func TestHintTwice(t *testing.T) {
 		b.mem.Reclaim.Free(word, 0)
 	}
 	seen := map[memory.Place]bool{}
-	for _, p := range c.mem.Holdings.Slabs[class].Free[c.mem.Holdings.Slabs[class].Head:] {
+	for _, p := range c.mem.Holdings.Slabs[class].Free.Items() {
 		if seen[p] {
 			t.Fatalf("got object %d twice, want it once", p.Index)
 		}

@@ -107,7 +107,7 @@ func (a *Allocator) inherit(blk *Block) error {
 		// find.
 		if h.Free() {
 			b.setIdle(i)
-			a.Holdings.Slabs[b.Class].push(Place{b, i})
+			a.Holdings.Slabs[b.Class].Free.Push(Place{b, i})
 		}
 	}
 	a.s.Stats.Adopted++

@@ -107,8 +107,7 @@ func (a *Allocator) Take(class, toDelete int, deletes bool) (layout.Object, erro
 		return layout.Object{}, err
 	}
 	s := &a.Holdings.Slabs[class]
-	p := s.Free[s.Head]
-	s.Head++
+	p := s.Free.Pop()
 	s.used = a.writes
 	o := layout.Object{Unit: a.Tables.UnitOf(p), Class: class, Incarnation: p.Block.use(p.Index)}
 	// Frees and scans in flight move on with each write.
@@ -131,7 +130,7 @@ func (a *Allocator) tend(class int) {
 // TendIdle advances what a client that only reads has left over from its writes. A client without
 // any operations keeps what rests and less than a batch of frees.
 func (a *Allocator) TendIdle() {
-	if len(a.Reclaim.resting) > a.Reclaim.head || len(a.Reclaim.out) > 0 || a.Reclaim.Flying > 0 {
+	if a.Reclaim.resting.Len() > 0 || len(a.Reclaim.out) > 0 || a.Reclaim.Flying > 0 {
 		a.s.Clock = a.s.Now()
 		a.Reclaim.land(0)
 		a.Reclaim.mature()
@@ -142,8 +141,8 @@ func (a *Allocator) TendIdle() {
 // Drain ends all background work: it waits until everything has rested and landed. The error
 // says what did not; it may be called again.
 func (a *Allocator) Drain() error {
-	if n := len(a.Reclaim.resting); n > a.Reclaim.head {
-		if d := a.Reclaim.resting[n-1].ready - a.s.Now(); d > 0 {
+	if n := a.Reclaim.resting.Len(); n > 0 {
+		if d := a.Reclaim.resting.Items()[n-1].ready - a.s.Now(); d > 0 {
 			a.s.Sleep(d)
 		}
 	}
@@ -173,13 +172,13 @@ func (a *Allocator) Unpin(unit uint64) {
 // not written everywhere looks free by its old mark.
 func (a *Allocator) inHand() []Place {
 	var list []Place
-	for _, x := range a.Reclaim.resting[a.Reclaim.head:] {
+	for _, x := range a.Reclaim.resting.Items() {
 		// An earlier use that was freed a second time is not in hand.
 		if p, own := a.Holdings.PlaceOf(x.unit, int(x.class)); own && a.Reclaim.isOf(x, p.Block.Incarnations[p.Index]) {
 			list = append(list, p)
 		}
 	}
-	for _, x := range a.Reclaim.ripe[a.Reclaim.ripeAt:] {
+	for _, x := range a.Reclaim.ripe.Items() {
 		list = append(list, x.Place)
 	}
 	for _, x := range a.pinned {

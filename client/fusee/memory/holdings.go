@@ -59,7 +59,7 @@ func (h *Holdings) takeUp(b *Block) {
 	h.hold(b)
 	for i := range b.Incarnations {
 		b.setIdle(i)
-		h.Slabs[b.Class].push(Place{b, i})
+		h.Slabs[b.Class].Free.Push(Place{b, i})
 	}
 }
 
@@ -124,9 +124,7 @@ func (b *Block) use(i int) uint32 {
 // the free list, so that each rests as long as possible.
 type Slab struct {
 	Blocks []*Block
-	// Free objects from head on. What is before head was taken.
-	Free []Place
-	Head int
+	Free   Queue[Place]
 	// cursor is the block at which the next background scan begins.
 	cursor int
 	// taken counts the objects since the last scan, and gap is how many there should be.
@@ -143,17 +141,7 @@ type Place struct {
 }
 
 // Idle returns how many free objects the slab has.
-func (s *Slab) Idle() int { return len(s.Free) - s.Head }
-
-// push adds a free object. It moves the list to the front of its memory when more than half of
-// that is behind head, so a steady state allocates nothing.
-func (s *Slab) push(p Place) {
-	if s.Head > 64 && s.Head*2 > len(s.Free) {
-		s.Free = s.Free[:copy(s.Free, s.Free[s.Head:])]
-		s.Head = 0
-	}
-	s.Free = append(s.Free, p)
-}
+func (s *Slab) Idle() int { return s.Free.Len() }
 
 // surplus returns the blocks with the most free objects, of which no more than keep are left
 // without them. It returns syncBlocks at most, so an operation does not wait for all blocks of a
@@ -164,7 +152,7 @@ func (s *Slab) surplus(keep int) []*Block {
 		return nil
 	}
 	idle := make(map[*Block]int, len(s.Blocks))
-	for _, p := range s.Free[s.Head:] {
+	for _, p := range s.Free.Items() {
 		idle[p.Block]++
 	}
 	blocks := slices.Clone(s.Blocks)
@@ -185,14 +173,14 @@ func (s *Slab) Split(blocks ...*Block) *Slab {
 		goes[b] = true
 	}
 	s.Blocks = slices.DeleteFunc(s.Blocks, func(b *Block) bool { return goes[b] })
-	kept := s.Free[:0]
-	for _, p := range s.Free[s.Head:] {
+	kept := Queue[Place]{list: s.Free.list[:0]} // in the same memory
+	for _, p := range s.Free.Items() {
 		if goes[p.Block] {
-			part.Free = append(part.Free, p)
+			part.Free.Push(p)
 		} else {
-			kept = append(kept, p)
+			kept.Push(p)
 		}
 	}
-	s.Free, s.Head, s.cursor = kept, 0, 0
+	s.Free, s.cursor = kept, 0
 	return part
 }

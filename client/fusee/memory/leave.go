@@ -73,7 +73,7 @@ func (a *Allocator) lend(class int) error {
 	var keep *Block
 	if least, ok := a.Holdings.borrow(a.Holdings.deletes, 0); ok {
 		s := &a.Holdings.Slabs[least]
-		keep = s.Free[s.Head].Block
+		keep = s.Free.Items()[0].Block
 	} else if rests := a.inHand(); len(rests) > 0 {
 		keep = slices.MaxFunc(rests, func(x, y Place) int { return cmp.Compare(x.Block.Class, y.Block.Class) }).Block
 	}
@@ -156,7 +156,7 @@ func (a *Allocator) LeaveAll() error {
 	a.Emptied = nil
 	for class := range a.Holdings.Slabs {
 		if s := a.Holdings.Slabs[class]; len(s.Blocks) > 0 {
-			a.Part(&Slab{Blocks: s.Blocks, Free: s.Free[s.Head:]})
+			a.Part(&Slab{Blocks: s.Blocks, Free: s.Free})
 		}
 		a.Holdings.Slabs[class] = Slab{}
 	}
@@ -207,7 +207,7 @@ func (a *Allocator) LeaveParting() error {
 		for s := a.Parting[0]; len(s.Blocks) > 0; {
 			// A batch has the entries of so many blocks at most.
 			some := s.Blocks[:min(syncBlocks, len(s.Blocks))]
-			if err := a.leave(some, s.Free); err != nil {
+			if err := a.leave(some, s.Free.Items()); err != nil {
 				return fmt.Errorf("leave blocks: %w", err)
 			}
 			// They are left: the next attempt begins behind them.

@@ -40,13 +40,10 @@ type Reclaim struct {
 	h *Holdings
 	// Rest is for how long a freed object rests: Layout.Quarantine.
 	Rest time.Duration
-	// Objects in quarantine, from head on, in the order in which they become ready.
-	resting []resting
-	head    int
-	// Own objects that have rested, and wait for the frees that were queued before them; from
-	// ripeAt on.
-	ripe   []ripe
-	ripeAt int
+	// Objects in quarantine, in the order in which they become ready.
+	resting Queue[resting]
+	// Own objects that have rested, and wait for the frees that were queued before them.
+	ripe Queue[ripe]
 	// Rested objects of other clients' blocks, for the next carrier; and when the first had
 	// rested.
 	out   []freed
@@ -124,11 +121,7 @@ func (r *Reclaim) LayAny(o layout.Object) { r.layTag(o.Unit, o.Class, anyTag, 0)
 
 // layTag puts an object to rest. All rest equally long, so the list stays in order.
 func (r *Reclaim) layTag(unit uint64, class int, tag int32, incarnation uint32) {
-	if r.head > 64 && r.head*2 > len(r.resting) {
-		r.resting = r.resting[:copy(r.resting, r.resting[r.head:])]
-		r.head = 0
-	}
-	r.resting = append(r.resting, resting{unit, int32(class), tag, incarnation, r.s.Now() + r.Rest})
+	r.resting.Push(resting{unit, int32(class), tag, incarnation, r.s.Now() + r.Rest})
 }
 
 // Owns reports whether an object lies in a block of this client.
@@ -153,7 +146,7 @@ func (r *Reclaim) MarkFree(o layout.Object) error {
 // rests reports whether an object is in quarantine behind this use. What rests may also be an
 // earlier use, which was freed a second time.
 func (r *Reclaim) rests(o layout.Object) bool {
-	return slices.ContainsFunc(r.resting[r.head:], func(x resting) bool {
+	return slices.ContainsFunc(r.resting.Items(), func(x resting) bool {
 		return x.unit == o.Unit && r.isOf(x, o.Incarnation)
 	})
 }
@@ -165,9 +158,8 @@ func (r *Reclaim) isOf(x resting, incarnation uint32) bool {
 
 // mature ends the quarantine of objects: own ones become ripe, others go into carriers.
 func (r *Reclaim) mature() {
-	for r.head < len(r.resting) && r.resting[r.head].ready <= r.s.Clock {
-		x := r.resting[r.head]
-		r.head++
+	for r.resting.Len() > 0 && r.resting.Items()[0].ready <= r.s.Clock {
+		x := r.resting.Pop()
 		if p, own := r.h.PlaceOf(x.unit, int(x.class)); own && !p.Block.parting {
 			// Where the tag differs another client has freed the object, too: it is free already,
 			// or in use again.
@@ -192,24 +184,19 @@ func (r *Reclaim) ripen(p Place) {
 	}
 	p.Block.setIdle(p.Index)
 	if r.landed == r.queued {
-		r.h.Slabs[p.Block.Class].push(p)
+		r.h.Slabs[p.Block.Class].Free.Push(p)
 		return
 	}
-	if r.ripeAt > 64 && r.ripeAt*2 > len(r.ripe) {
-		r.ripe = r.ripe[:copy(r.ripe, r.ripe[r.ripeAt:])]
-		r.ripeAt = 0
-	}
-	r.ripe = append(r.ripe, ripe{p, r.queued})
+	r.ripe.Push(ripe{p, r.queued})
 }
 
 // harvest moves ripe objects into the free lists. An object of a block that was left meanwhile,
 // or is about to be, is freed as one of another client.
 func (r *Reclaim) harvest() {
-	for r.ripeAt < len(r.ripe) && r.ripe[r.ripeAt].after <= r.landed {
-		p := r.ripe[r.ripeAt].Place
-		r.ripeAt++
+	for r.ripe.Len() > 0 && r.ripe.Items()[0].after <= r.landed {
+		p := r.ripe.Pop().Place
 		if r.h.Own[p.Block.Block] == p.Block && !p.Block.parting {
-			r.h.Slabs[p.Block.Class].push(p)
+			r.h.Slabs[p.Block.Class].Free.Push(p)
 		} else {
 			// If the client keeps the block, a scan finds the object.
 			p.Block.setBusy(p.Index)
@@ -236,12 +223,12 @@ func (r *Reclaim) landAll() error {
 // restingOwn counts the resting and ripe objects of a class that will be this client's own again.
 func (r *Reclaim) restingOwn(class int) int {
 	n := 0
-	for _, x := range r.resting[r.head:] {
+	for _, x := range r.resting.Items() {
 		if blk, _, _ := r.s.Space.BlockOf(x.unit); int(x.class) == class && r.h.Own[blk] != nil {
 			n++
 		}
 	}
-	for _, x := range r.ripe[r.ripeAt:] {
+	for _, x := range r.ripe.Items() {
 		if x.Block.Class == class && r.h.Own[x.Block.Block] == x.Block {
 			n++
 		}
@@ -253,8 +240,8 @@ func (r *Reclaim) restingOwn(class int) int {
 // has. It returns at once when no own object of the class rests.
 func (a *Allocator) awaitRest(class, reserve int) bool {
 	for !a.Holdings.has(class, reserve) && a.Reclaim.restingOwn(class) > 0 {
-		if len(a.Reclaim.resting) > a.Reclaim.head {
-			if d := a.Reclaim.resting[a.Reclaim.head].ready - a.s.Now(); d > 0 {
+		if a.Reclaim.resting.Len() > 0 {
+			if d := a.Reclaim.resting.Items()[0].ready - a.s.Now(); d > 0 {
 				a.s.Sleep(d)
 			}
 		}

@@ -202,9 +202,9 @@ func (a *Allocator) returnParting(mine map[node.Block]*Block) error {
 				delete(a.Holdings.Own, blk.Block)
 			}
 		}
-		for _, p := range s.Free {
+		for _, p := range s.Free.Items() {
 			if a.Holdings.Own[p.Block.Block] == p.Block {
-				a.Holdings.Slabs[p.Block.Class].push(p)
+				a.Holdings.Slabs[p.Block.Class].Free.Push(p)
 			}
 		}
 	}

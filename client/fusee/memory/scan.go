@@ -156,7 +156,7 @@ func (a *Allocator) ReclaimAll(class int) error {
 		}
 	}
 	// Ripe objects wait for frees in flight.
-	if len(a.Reclaim.ripe) > a.Reclaim.ripeAt {
+	if a.Reclaim.ripe.Len() > 0 {
 		if err := a.Reclaim.landAll(); err != nil {
 			return err
 		}

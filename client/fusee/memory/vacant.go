@@ -56,7 +56,7 @@ func (a *Allocator) Vacate(all bool) error {
 	for class := range a.Holdings.Slabs {
 		s := &a.Holdings.Slabs[class]
 		idle := map[*Block]int{}
-		for _, p := range s.Free[s.Head:] {
+		for _, p := range s.Free.Items() {
 			idle[p.Block]++
 		}
 		// A block is empty if all its objects are in the free list.
@@ -64,7 +64,7 @@ func (a *Allocator) Vacate(all bool) error {
 			if idle[b] < len(b.Incarnations) || len(a.Emptied) >= mostEmptied {
 				continue
 			}
-			free := s.Split(b).Free
+			free := s.Split(b).Free.Items()
 			if _, ok := a.Holdings.borrow(a.Holdings.deletes, 0); !ok && !all {
 				a.Holdings.takeUp(b)
 				continue
@@ -187,8 +187,8 @@ func (a *Allocator) takeEmpty(all bool) error {
 // gather makes all objects idle that are free in the client's blocks of any class: those that rest,
 // and those that others have freed. Only then it is known which blocks are empty.
 func (a *Allocator) gather() error {
-	if n := len(a.Reclaim.resting); n > a.Reclaim.head {
-		if d := a.Reclaim.resting[n-1].ready - a.s.Now(); d > 0 {
+	if n := a.Reclaim.resting.Len(); n > 0 {
+		if d := a.Reclaim.resting.Items()[n-1].ready - a.s.Now(); d > 0 {
 			a.s.Sleep(d)
 		}
 	}
