@@ -82,7 +82,7 @@ var recoveryMutants = []teeth.Mutant{
 	{Rule: "an object that a node hands out is marked and hinted at together", Pkg: "recovery",
 		In: "recovery.markCopies", At: "$r.t.AddHint($*args)", Do: "_ = o", Test: "TestHandedOutAgain"},
 	{Rule: "no client adopts a block that is not clean", Pkg: "recovery", In: "recovery.passAll",
-		At: "$class |= layout.$Unclean", Do: "$class |= 0", Test: "TestUncleanBlocks"},
+		At: "$b.Class |= layout.$Unclean", Do: "$b.Class |= 0", Test: "TestUncleanBlocks"},
 	{Rule: "what the logs of unclean blocks tell was replaced is freed", Pkg: "recovery", In: "recovery.clean",
 		At:   "[]func() error{$r.$traverse, $r.$requests, $r.$rest, $r.$freeOlds, $r.$markLost}",
 		Do:   "[]func() error{$r.$traverse, $r.$requests, $r.$rest, $r.$markLost}",

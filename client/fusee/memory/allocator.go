@@ -141,13 +141,7 @@ func (a *Allocator) TendIdle() {
 // Drain ends all background work: it waits until everything has rested and landed. The error
 // says what did not; it may be called again.
 func (a *Allocator) Drain() error {
-	if n := a.Reclaim.resting.Len(); n > 0 {
-		if d := a.Reclaim.resting.Items()[n-1].ready - a.s.Now(); d > 0 {
-			a.s.Sleep(d)
-		}
-	}
-	a.s.Clock = a.s.Now()
-	a.Reclaim.mature()
+	a.Reclaim.sleep(a.Reclaim.resting.Len())
 	a.Reclaim.retry()
 	if err := a.Reclaim.landAll(); err != nil {
 		return err

@@ -156,6 +156,18 @@ func (r *Reclaim) isOf(x resting, incarnation uint32) bool {
 	return x.tag == anyTag || x.tag == int32(r.s.Tag(incarnation))
 }
 
+// sleep waits until the first n of the objects in quarantine have rested, and ends it for all that
+// have.
+func (r *Reclaim) sleep(n int) {
+	if n > 0 {
+		if d := r.resting.Items()[n-1].ready - r.s.Now(); d > 0 {
+			r.s.Sleep(d)
+		}
+	}
+	r.s.Clock = r.s.Now()
+	r.mature()
+}
+
 // mature ends the quarantine of objects: own ones become ripe, others go into carriers.
 func (r *Reclaim) mature() {
 	for r.resting.Len() > 0 && r.resting.Items()[0].ready <= r.s.Clock {
@@ -240,13 +252,7 @@ func (r *Reclaim) restingOwn(class int) int {
 // has. It returns at once when no own object of the class rests.
 func (a *Allocator) awaitRest(class, reserve int) bool {
 	for !a.Holdings.has(class, reserve) && a.Reclaim.restingOwn(class) > 0 {
-		if a.Reclaim.resting.Len() > 0 {
-			if d := a.Reclaim.resting.Items()[0].ready - a.s.Now(); d > 0 {
-				a.s.Sleep(d)
-			}
-		}
-		a.s.Clock = a.s.Now()
-		a.Reclaim.mature()
+		a.Reclaim.sleep(min(1, a.Reclaim.resting.Len()))
 		if a.Reclaim.landAll() != nil {
 			break
 		}

@@ -132,10 +132,7 @@ func (a *Allocator) refill(class, reserve int) error {
 // other clients will have freed in a while, for a departed client's larger objects, or for an
 // empty block of another class. It returns false when nothing of that comes.
 func (a *Allocator) await(class, reserve int) (bool, error) {
-	if a.awaitRest(class, reserve) {
-		return true, nil
-	}
-	for larger := class + 1; larger < len(a.Holdings.Slabs); larger++ {
+	for larger := class; larger < len(a.Holdings.Slabs); larger++ {
 		if a.awaitRest(larger, reserve) {
 			return true, nil
 		}

@@ -187,13 +187,7 @@ func (a *Allocator) takeEmpty(all bool) error {
 // gather makes all objects idle that are free in the client's blocks of any class: those that rest,
 // and those that others have freed. Only then it is known which blocks are empty.
 func (a *Allocator) gather() error {
-	if n := a.Reclaim.resting.Len(); n > 0 {
-		if d := a.Reclaim.resting.Items()[n-1].ready - a.s.Now(); d > 0 {
-			a.s.Sleep(d)
-		}
-	}
-	a.s.Clock = a.s.Now()
-	a.Reclaim.mature()
+	a.Reclaim.sleep(a.Reclaim.resting.Len())
 	if err := a.Reclaim.landAll(); err != nil {
 		return err
 	}

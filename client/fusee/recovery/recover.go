@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/race"
 	"github.com/farkv/farkv/node"
@@ -65,7 +66,7 @@ func (m *Recoverer) Recover(v rdma.View, dead rdma.ClientID) error {
 // recovery returns the state of a dead client's recovery; 0 is that of a sweep.
 func (m *Recoverer) recovery(dead rdma.ClientID) *recovery {
 	return &recovery{Recoverer: m, rounds: rounds{s: m.s, dead: dead, ops: map[uint64]layout.Opcode{}},
-		blocks: map[node.Block]node.Entry{}}
+		blocks: map[node.Block]*memory.Block{}}
 }
 
 // rest waits until no client reads what was found to be free: a quarantine. Nothing rests when
@@ -86,10 +87,10 @@ type recovery struct {
 	rounds rounds
 	// unclean: the blocks are unclean, and no client has objects of them in hand.
 	unclean bool
-	// list has the client's blocks, and those of nodes, in which it may have objects. blocks has
-	// their entries, as they were read.
-	list   []node.Block
-	blocks map[node.Block]node.Entry
+	// list has the client's blocks, and those of nodes, in which it may have objects, with their
+	// entries as they were read, and the classes of their objects, clean or not. blocks finds them.
+	list   []*memory.Block
+	blocks map[node.Block]*memory.Block
 	// objects that were read: those that the journal names, or all of the blocks.
 	objects []remains
 	// lost are the objects that no slot points at, in the use in which they were found. They are
@@ -134,9 +135,14 @@ func (r *recovery) metadata() error { return r.mendTablesOf(r.s.LiveRegions, r.c
 // with a class that does not exist are left to Check.
 func (r *recovery) note(blk node.Block, e node.Entry) {
 	if r.concerns(e) && layout.EntryClass(e) < len(r.s.Classes.Units) {
-		r.list = append(r.list, blk)
-		r.blocks[blk] = e
+		r.add(blk, e)
 	}
+}
+
+// add lists a block.
+func (r *recovery) add(blk node.Block, e node.Entry) {
+	b := &memory.Block{Block: blk, Class: layout.EntryClass(e), Entry: e}
+	r.list, r.blocks[blk] = append(r.list, b), b
 }
 
 // concerns reports whether the dead client may have objects in a block: one of its own, or of a
@@ -164,13 +170,12 @@ const (
 
 // traverse reads all objects of the blocks, on the primary.
 func (r *recovery) traverse() error {
-	for _, blk := range r.list {
-		class := layout.EntryClass(r.blocks[blk])
-		size := r.s.Classes.Units[class] * node.Unit
-		per := max(1, traverseBytes/size)
-		for from := 0; from < r.s.Classes.Objects[class]; from += per {
-			if err := r.readObjects(blk, class, from, min(per, r.s.Classes.Objects[class]-from)); err != nil {
-				return fmt.Errorf("block %v: %w", blk, err)
+	for _, b := range r.list {
+		objects := r.s.Classes.Objects[b.Class]
+		per := max(1, traverseBytes/(r.s.Classes.Units[b.Class]*node.Unit))
+		for from := 0; from < objects; from += per {
+			if err := r.readObjects(b, from, min(per, objects-from)); err != nil {
+				return fmt.Errorf("block %v: %w", b.Block, err)
 			}
 		}
 	}
@@ -179,16 +184,16 @@ func (r *recovery) traverse() error {
 
 // readObjects reads n objects of a block. In a block of a node it keeps those that the dead
 // client wrote.
-func (r *recovery) readObjects(blk node.Block, class, from, n int) error {
-	size := r.s.Classes.Units[class] * node.Unit
-	first := r.s.Space.Object(blk, from, r.s.Classes.Units[class])
+func (r *recovery) readObjects(b *memory.Block, from, n int) error {
+	units := r.s.Classes.Units[b.Class]
+	first, size := r.s.Space.Object(b.Block, from, units), units*node.Unit
 	p, err := r.s.Read(session.StepReadObjects, r.s.Space.UnitAt(first, 0), n*size)
 	if err != nil {
 		return err
 	}
 	for i := range n {
-		o := r.inspect(p[i*size:(i+1)*size], first+uint64(i*r.s.Classes.Units[class]), class)
-		if r.blocks[blk].Owner() == node.OfNode && !o.mine {
+		o := r.inspect(p[i*size:(i+1)*size], first+uint64(i*units), b.Class)
+		if b.Entry.Owner() == node.OfNode && !o.mine {
 			continue
 		}
 		r.objects = append(r.objects, o)
@@ -404,12 +409,11 @@ func (m *Recoverer) journalOf(id rdma.ClientID) (list []journalEntry, err error)
 // whether it is the journal word's.
 func (r *recovery) classAt(unit uint64) (class int, ok bool) {
 	blk, off, ok := r.s.Space.BlockOf(unit)
-	e, listed := r.blocks[blk]
-	if !ok || !listed {
+	b := r.blocks[blk]
+	if !ok || b == nil {
 		return 0, false
 	}
-	class = layout.EntryClass(e)
-	size := uint64(r.s.Classes.Units[class] * node.Unit)
+	size := uint64(r.s.Classes.Units[b.Class] * node.Unit)
 	off -= r.s.Space.BitmapBytes()
-	return class, off%size == 0 && off/size < uint64(r.s.Classes.Objects[class])
+	return b.Class, off%size == 0 && off/size < uint64(r.s.Classes.Objects[b.Class])
 }

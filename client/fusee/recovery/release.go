@@ -100,17 +100,11 @@ const passedPerTrip = 128
 // It comes last: until an entry changes, the next master finds the block by its owner, and begins
 // again.
 func (r *recovery) passAll(asUnclean bool) error {
-	var list []*memory.Block
-	for _, blk := range r.list {
-		e := r.blocks[blk]
-		if e.Owner() == node.OfNode {
-			continue
-		}
-		class := layout.EntryClass(e)
+	list := slices.DeleteFunc(r.list, func(b *memory.Block) bool { return b.Entry.Owner() == node.OfNode })
+	for _, b := range list {
 		if asUnclean {
-			class |= layout.Unclean
+			b.Class |= layout.Unclean
 		}
-		list = append(list, &memory.Block{Block: blk, Class: class, Entry: e})
 	}
 	for some := range slices.Chunk(list, passedPerTrip) {
 		if err := r.t.PassOn(some); err != nil {

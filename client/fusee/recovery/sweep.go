@@ -86,8 +86,7 @@ func (m *Recoverer) Sweep(v rdma.View) error {
 	}
 	// What follows compares with the entries that were read here.
 	for _, b := range list {
-		r.list = append(r.list, b.Block)
-		r.blocks[b.Block] = b.Entry
+		r.add(b.Block, b.Entry)
 	}
 	for _, step := range steps {
 		if err := step(); err != nil {
@@ -163,7 +162,7 @@ func (r *recovery) forgetAdopted() error {
 		err := r.s.Do(session.StepReadTables, b)
 		for i := 0; err == nil && i < len(some); i++ {
 			// The entry has a generation, so a block that was adopted and left again differs.
-			if blk, _, _ := r.s.Space.BlockOf(some[i].Unit); node.Entry(b.Op(i).Word(0)) == r.blocks[blk] {
+			if blk, _, _ := r.s.Space.BlockOf(some[i].Unit); node.Entry(b.Op(i).Word(0)) == r.blocks[blk].Entry {
 				kept = append(kept, some[i])
 			}
 		}
