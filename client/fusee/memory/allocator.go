@@ -119,7 +119,7 @@ func (a *Allocator) Take(class, toDelete int, deletes bool) (layout.Object, erro
 func (a *Allocator) tend(class int) {
 	a.Reclaim.land(0)
 	a.Reclaim.mature()
-	a.tendScan()
+	_ = a.tendScan() // the operation sees itself what ails a node
 	s := &a.Holdings.Slabs[class]
 	if s.taken++; s.taken > s.gap && s.Idle() < lowWater && a.scan.phase == noScan && len(s.Blocks) > 0 {
 		s.taken = 0

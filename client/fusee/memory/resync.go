@@ -75,7 +75,7 @@ func (a *Allocator) ground() error {
 		}
 		// Its bits were subtracted, so this is the last look at them.
 		if sc.phase == clearing {
-			a.taken(sc.batch, sc.blocks[:sc.n], sc.found)
+			a.taken(sc.batch, sc.blocks, sc.found)
 		}
 		sc.batch.Release()
 		sc.phase = noScan

@@ -8,9 +8,10 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// scan looks in the background for what others have freed. It reads bitmaps. Then it subtracts
-// the bits that it saw and reads, in the same trip, the marks of their objects. A bit without its
-// mark is dropped: it is of an object that was freed twice, or was carried from a neighbor's bit.
+// scan looks for what others have freed, in the background or for an operation that waits. It reads
+// bitmaps. Then it subtracts the bits that it saw and reads, in the same trip, the marks of their
+// objects. A bit without its mark is dropped: it is of an object that was freed twice, or was
+// carried from a neighbor's bit.
 //
 // What a crash leaves: bits that are gone while their objects are free by their marks. Whatever
 // client owns the block next reads the marks.
@@ -19,11 +20,11 @@ import (
 // finds (EndScan). Blocks may leave the client's hands meanwhile: taken looks at Own again.
 type scan struct {
 	phase scanPhase
-	class int
 	batch *rdma.Batch // the trip in flight, unless phase is noScan
-	// The first n blocks are scanned.
-	n      int
-	blocks [scanBlocks]*Block
+	// paces is the slab of which the next background scan depends on what this one finds; nil: an
+	// operation asked for the scan.
+	paces  *Slab
+	blocks []*Block
 	// found are the objects of the bits, in the order of the READs of their marks.
 	found []Place
 }
@@ -42,71 +43,88 @@ const (
 	syncBlocks = 64 // bitmaps a trip reads when an operation has to wait for them
 )
 
-// beginScan posts the READs of the next bitmaps of a class. When the view has changed it does
-// nothing. The last scan must have ended: a client has one at a time.
+// beginScan posts the READs of the next bitmaps of a class, in the background. When the view has
+// changed it does nothing.
 func (a *Allocator) beginScan(class int) {
 	s, sc := &a.Holdings.Slabs[class], &a.scan
-	sc.class, sc.n, sc.found = class, 0, sc.found[:0]
+	sc.paces, sc.blocks = s, sc.blocks[:0]
 	// Blocks take turns, scanBlocks at a time.
 	for range min(scanBlocks, len(s.Blocks)) {
 		s.cursor = (s.cursor + 1) % len(s.Blocks)
-		sc.blocks[sc.n] = s.Blocks[s.cursor]
-		sc.n++
+		sc.blocks = append(sc.blocks, s.Blocks[s.cursor])
 	}
-	b := a.s.Batch()
-	a.Tables.readBitmaps(b, sc.blocks[:sc.n])
-	if err := a.s.Post(b.As(session.StepReadBits)); err != nil {
-		b.Release()
-		return
-	}
-	sc.batch, sc.phase = b, reading
+	_ = a.postScan()
 }
 
-// tendScan moves the scan on if its batch is complete. How many objects a scan has found decides
-// when the next one begins.
-//
-// The gap between scans adapts to what they find. In a workload in which clients replace their own
-// pairs others free little, and a scan costs a READ for each block and finds nothing.
-func (a *Allocator) tendScan() {
+// postScan posts the READs of the bitmaps of the scan's blocks. The last scan must have ended: a
+// client has one at a time.
+func (a *Allocator) postScan() error {
+	b, sc := a.s.Batch(), &a.scan
+	a.Tables.readBitmaps(b, sc.blocks)
+	if err := a.s.Post(b.As(session.StepReadBits)); err != nil {
+		b.Release()
+		return err
+	}
+	sc.batch, sc.phase, sc.found = b, reading, sc.found[:0]
+	return nil
+}
+
+// tendScan moves the scan on if its batch is complete. The error is the batch's, or says that the
+// next one was not posted.
+func (a *Allocator) tendScan() error {
 	sc := &a.scan
 	if sc.phase == noScan || !sc.batch.Finished() {
-		return
+		return nil
 	}
-	// The bits are subtracted, and the marks are there.
-	if sc.phase == clearing {
-		sc.phase = noScan
-		found := a.taken(sc.batch, sc.blocks[:sc.n], sc.found)
-		sc.batch.Release()
-		// A scan that finds much is soon followed by another one.
-		if s := &a.Holdings.Slabs[sc.class]; found >= minGap/2 {
-			s.gap = minGap
-		} else {
-			s.gap = min(max(minGap, 2*s.gap), maxGap)
-		}
-		return
+	b, phase := sc.batch, sc.phase
+	defer b.Release()
+	sc.phase = noScan
+	if phase == clearing { // the bits are subtracted, and the marks are there
+		sc.pace(a.taken(b, sc.blocks, sc.found))
 	}
-	if sc.batch.Err() != nil { // a node is down, or the view has changed: no bit was subtracted yet
-		sc.batch.Release()
-		sc.phase = noScan
-		return
+	// Where the first trip fails, as a node is down or the view has changed, no bit was subtracted.
+	if err := b.Err(); phase == clearing || err != nil {
+		return err
 	}
 	// The bits are known: subtract them and read the marks.
 	next := a.s.Batch()
-	sc.found = a.Tables.collect(next, sc.batch, sc.blocks[:sc.n], sc.found)
-	sc.batch.Release()
+	sc.found = a.Tables.collect(next, b, sc.blocks, sc.found)
+	if next.Len() == 0 {
+		sc.pace(0)
+		next.Release()
+		return nil
+	}
+	if err := a.s.Post(next.As(session.StepClearBits)); err != nil {
+		next.Release()
+		return err
+	}
 	// From here on bits may be gone: the scan is completed, or its blocks are read anew.
 	sc.batch, sc.phase = next, clearing
-	if a.s.Post(next.As(session.StepClearBits)) != nil {
-		next.Release()
-		sc.phase = noScan
+	return nil
+}
+
+// pace adapts the gap between background scans to what one has found: one that finds much is soon
+// followed by another. In a workload in which clients replace their own pairs others free little,
+// and a scan costs a READ for each block and finds nothing.
+func (sc *scan) pace(found int) {
+	switch s := sc.paces; {
+	case s == nil:
+	case found >= minGap/2:
+		s.gap = minGap
+	default:
+		s.gap = min(max(minGap, 2*s.gap), maxGap)
 	}
 }
 
 // EndScan waits for the scan in flight. Two scans must not see one bit: both would subtract it.
 // When a node does not answer the scan stays in flight, and is ended later.
 func (a *Allocator) EndScan() error {
-	for sc := &a.scan; sc.phase != noScan; a.tendScan() {
-		if err := a.s.Wait(sc.batch, rdma.All, a.s.OpTimeout); err != nil {
+	for a.scan.phase != noScan {
+		err := a.s.Wait(a.scan.batch, rdma.All, a.s.OpTimeout)
+		if err == nil {
+			err = a.tendScan()
+		}
+		if err != nil {
 			return fmt.Errorf("read free bitmaps: %w", err)
 		}
 	}
@@ -151,7 +169,13 @@ func (a *Allocator) ReclaimAll(class int) error {
 	a.Reclaim.mature()
 	s := &a.Holdings.Slabs[class]
 	for from := 0; from < len(s.Blocks) && a.s.Damage == nil; from += syncBlocks {
-		if err := a.reclaimNow(s.Blocks[from:min(from+syncBlocks, len(s.Blocks))]); err != nil {
+		a.scan.paces = nil
+		a.scan.blocks = append(a.scan.blocks[:0], s.Blocks[from:min(from+syncBlocks, len(s.Blocks))]...)
+		err := a.postScan()
+		if err == nil {
+			err = a.EndScan()
+		}
+		if err != nil {
 			return fmt.Errorf("reclaim freed objects: %w", err)
 		}
 	}
@@ -162,37 +186,6 @@ func (a *Allocator) ReclaimAll(class int) error {
 		}
 	}
 	return a.s.Damage
-}
-
-// reclaimNow is a scan of some blocks for which the operation waits. No other scan is in flight.
-// After an error that comes behind the READs bits may be gone: the blocks are suspect then.
-//
-// Until the batch that subtracts bits is posted nothing is lost: an error before that leaves all
-// hints where they are.
-func (a *Allocator) reclaimNow(blocks []*Block) error {
-	read, next := a.s.Batch(), a.s.Batch()
-	defer read.Release()
-	defer next.Release()
-	a.Tables.readBitmaps(read, blocks)
-	if err := a.s.Do(session.StepReadBits, read); err != nil {
-		return err
-	}
-	found := a.Tables.collect(next, read, blocks, nil)
-	if next.Len() == 0 {
-		return nil
-	}
-	if err := a.s.Post(next.As(session.StepClearBits)); err != nil {
-		return err
-	}
-	if err := a.s.Wait(next, rdma.All, a.s.OpTimeout); err != nil {
-		// Bits may be gone, and their objects not taken: marks have to be read.
-		for _, blk := range blocks {
-			blk.suspect = true
-		}
-		return err
-	}
-	a.taken(next, blocks, found)
-	return next.Err()
 }
 
 // reread takes what is free by its mark and not in hand, in a block of which hints may be lost.
