@@ -85,8 +85,8 @@ func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+cla
 // take takes a place of a class, on the home node if there is one, or else on
 // another; and if there is none, a larger one, as chunks keep their sizes. It
 // looks again after a pause, since other clients may have what is free for a
-// moment only. A worker that has its share of chunks first looks at its own on all
-// nodes: a claim costs it one of them.
+// moment only. A worker that has its share of chunks first looks at what it has on
+// all nodes: a claim costs it a chunk.
 //
 // After a look that found nothing, such looks only scan the worker's own chunks
 // for as long as fullFor. Otherwise the looks of many workers at a full pool
@@ -94,9 +94,9 @@ func (m *memory) heap(n, class int) *heap { return &m.heaps[n*len(m.w.Sizes)+cla
 func (m *memory) take(class, home int) (slot, error) {
 	now := m.w.ep.Now()
 	lately := m.full[class] > 0 && now >= m.full[class] && now-m.full[class] < fullFor
-	if m.table.AtShare(&m.w.chunks) {
-		if s, ok, err := m.takeOfClass(class, home, true); err != nil || ok {
-			return s, err
+	for k := 0; k < m.w.Nodes && m.table.AtShare(&m.w.chunks); k++ {
+		if s, ok := m.heap((home+k)%m.w.Nodes, class).pop(); ok {
+			return s, nil
 		}
 	}
 	for looks := 0; looks == 0 || looks < mostLooks && !lately; looks++ {
@@ -104,8 +104,11 @@ func (m *memory) take(class, home int) (slot, error) {
 			m.w.ep.Sleep(fullFor / 8)
 		}
 		for larger := class; larger < len(m.w.Sizes); larger++ {
-			if s, ok, err := m.takeOfClass(larger, home, lately); err != nil || ok {
-				return s, err
+			for k := range m.w.Nodes {
+				s, ok, err := m.takeOn(larger, (home+k)%m.w.Nodes, lately)
+				if err != nil || ok {
+					return s, err
+				}
 			}
 		}
 	}
@@ -113,14 +116,6 @@ func (m *memory) take(class, home int) (slot, error) {
 		m.full[class] = max(m.w.ep.Now(), 1)
 	}
 	return slot{}, fmt.Errorf("no room for an object of %d bytes: %w", m.w.Sizes[class], client.ErrFull)
-}
-
-// takeOfClass takes a place on any node, from home on.
-func (m *memory) takeOfClass(class, home int, own bool) (s slot, ok bool, err error) {
-	for k := 0; k < m.w.Nodes && !ok && err == nil; k++ {
-		s, ok, err = m.takeOn(class, (home+k)%m.w.Nodes, own)
-	}
-	return s, ok, err
 }
 
 // takeOn takes a place on node n. own: only of chunks that the worker has.

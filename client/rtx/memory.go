@@ -130,8 +130,10 @@ func (m *memory) arena(class int) *chunks.Arena {
 type effort uint8
 
 const (
+	// tryListed: it looks at what it knows of.
+	tryListed effort = iota
 	// tryOwn: it scans the chunks that it has.
-	tryOwn effort = iota
+	tryOwn
 	// tryOthers: it also claims other chunks.
 	tryOthers
 	// tryResting: it also waits for a quarantine to end.
@@ -144,14 +146,15 @@ const (
 // until f finds an item of a class. It does so again after a pause, since other
 // clients may have what is free for a moment only.
 //
-// A worker that has its share of chunks first looks at its own on all nodes: a
-// claim costs it one of them.
+// A worker that has its share of chunks first looks at what it has on all nodes: a
+// claim costs it a chunk. It scans none for that. In a pool that grows all of them
+// are full.
 //
 // After a look that found nothing for a new object, such looks only scan the
 // worker's own chunks for as long as Options.Drift. Otherwise the looks of many
 // workers at a full pool would take up all of their time.
 func (m *memory) everywhere(class, home int, f func(n int, e effort) (found bool, err error)) (bool, error) {
-	efforts := []effort{tryOwn, tryOthers, tryResting, tryReshaped}
+	efforts := []effort{tryListed, tryOthers, tryResting, tryReshaped}
 	if !m.near && !m.table.AtShare(m.arena(class)) {
 		efforts = efforts[1:]
 	}
@@ -209,8 +212,8 @@ func (m *memory) takeOn(class, n int, e effort) (it item, ok bool, err error) {
 			return it, false, err
 		}
 	}
-	if it, ok = m.pop(h); ok {
-		return it, true, nil
+	if it, ok = m.pop(h); ok || e == tryListed {
+		return it, ok, nil
 	}
 	if e < tryResting || h.first == len(h.aged) {
 		if err := m.refill(h, &m.w.data, class, n, e); err != nil {
@@ -409,7 +412,7 @@ func (m *memory) takeSlot(home int) (s slot, err error) {
 // metadata has no quarantine, and one size.
 func (m *memory) takeSlotOn(n int, e effort) (s slot, ok bool, err error) {
 	h := &m.metas[n]
-	if s, ok = h.popSlot(); ok || e > tryOthers {
+	if s, ok = h.popSlot(); ok || e == tryListed || e > tryOthers {
 		return s, ok, nil
 	}
 	if err := m.refill(h, &m.w.metas, metaClass, n, e); err != nil {
