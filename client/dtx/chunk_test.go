@@ -40,7 +40,7 @@ func TestLargerPlace(t *testing.T) {
 // TestListedOfNoChunk: a listed place of a chunk that was given back does not
 // keep a client from claiming more.
 func TestListedOfNoChunk(t *testing.T) {
-	f, l := pool(t, Shape{Nodes: 1, Memory: 128 << 10, Sizes: []int{64}, Chunk: 4096})
+	f, l := pool(t, Shape{Nodes: 1, Memory: 128 << 10, Sizes: []int{64}, Chunk: 4096, Clients: 4})
 	made := func(w *Worker, n int) (refs []Ref) {
 		for range n {
 			r, err := create(w, "some")
