@@ -21,6 +21,7 @@ type ideal struct {
 	pairs map[string][]byte
 	room  int // bytes
 	calls int
+	opens int
 }
 
 // now reports whether a fault happens in this call: it does in each hundredth that asks for it.
@@ -121,11 +122,17 @@ func TestCaught(t *testing.T) {
 		"DELETE is full":      "DELETE finds the pool full",
 		"DELETE does nothing": "which is there: false",
 		"close fails":         "fill the pool: broken",
+		"open fails":          "open again: broken",
 	} {
 		t.Run(fault, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				s := &ideal{fault: fault, pairs: map[string][]byte{}, room: 1 << 18}
 				target := Target{Largest: 1000, Open: func(string) (client.Store, func() error, error) {
+					s.mu.Lock()
+					defer s.mu.Unlock()
+					if s.opens++; fault == "open fails" && s.opens > 20 {
+						return nil, nil, errors.New("broken")
+					}
 					return s, func() error {
 						if fault == "close fails" {
 							return errors.New("broken")

@@ -62,7 +62,7 @@ func (w *worker) timed(kind int, f func() error) error {
 	err := f()
 	took := time.Since(began)
 	if w.times[kind].Record(took); took > w.Longest {
-		return errors.Join(err, fmt.Errorf("a %s took %v, longer than %v", kindNames[kind], took, w.Longest))
+		return errors.Join(err, fmt.Errorf("%s took %v, longer than %v", kindNames[kind], took, w.Longest))
 	}
 	if mayBeFull(err) {
 		w.full[kind]++
