@@ -190,18 +190,27 @@ func (a *Allocator) ReclaimAll(class int) error {
 
 // reread takes what is free by its mark and not in hand, in a block of which hints may be lost.
 //
-// It costs a READ for each object, where a scan costs one for each bit: so only blocks of which
-// hints may be lost are read so.
+// It costs a READ for each object that is not free, where a scan costs one for each bit: so only
+// blocks of which hints may be lost are read so.
 func (a *Allocator) reread(blk *Block) error {
-	heads, err := a.Tables.Heads(blk.Block, blk.Class, 0)
-	if err != nil {
-		return err
-	}
-	for i, h := range heads {
-		// As in taken. Objects in the free list are known to be free.
-		if !blk.Idle(i) && h.Mark == uint64(blk.Incarnations[i]) {
-			a.Reclaim.ripen(Place{blk, i})
-			a.s.Stats.Reclaimed++
+	var places []Place
+	for from := 0; from < len(blk.Incarnations); from += layout.HeadsPerTrip {
+		places = places[:0]
+		for i := from; i < min(from+layout.HeadsPerTrip, len(blk.Incarnations)); i++ {
+			// Objects in the free list are known to be free.
+			if !blk.Idle(i) {
+				places = append(places, Place{blk, i})
+			}
+		}
+		b := a.s.Batch()
+		a.Tables.readMarks(b, places)
+		err := a.s.Do(session.StepReadHeads, b)
+		if err == nil {
+			a.taken(b, nil, places)
+		}
+		b.Release()
+		if err != nil {
+			return fmt.Errorf("read the marks of block %v: %w", blk.Block, err)
 		}
 	}
 	// All marks were read: hints that were lost do not matter any more.

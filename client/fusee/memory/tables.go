@@ -250,10 +250,15 @@ func (t *Tables) collect(next, read *rdma.Batch, blocks []*Block, found []Place)
 			}
 		}
 	}
-	for _, p := range found {
-		next.Read(t.s.Space.UnitAt(t.UnitOf(p), 0).Add(layout.MarkAt), 8)
-	}
+	t.readMarks(next, found)
 	return found
+}
+
+// readMarks adds the READs of objects' marks, on the primary.
+func (t *Tables) readMarks(b *rdma.Batch, places []Place) {
+	for _, p := range places {
+		b.Read(t.s.Space.UnitAt(t.UnitOf(p), 0).Add(layout.MarkAt), 8)
+	}
 }
 
 // wipe makes a block as if it had never been used, on all replicas, but for its floor. The caller
