@@ -177,22 +177,38 @@ func TestLocalLocks(t *testing.T) {
 	}
 }
 
-// TestLongTurn: a worker that waits for its turn looks seldom while the one ahead is at work for
-// long, as over TCP. What it looks for costs the processor that the other one needs.
+// far is an endpoint of which a trip takes some time.
+type far struct{ rdma.Endpoint }
+
+func (e far) Wait(b *rdma.Batch, n int, within time.Duration) error {
+	e.Sleep(2 * time.Millisecond)
+	return e.Endpoint.Wait(b, n, within)
+}
+
+// TestLongTurn: a worker of which trips take long, as over TCP, looks seldom for its turn. What it
+// looks for costs the processor that the worker ahead needs.
 func TestLongTurn(t *testing.T) {
 	const timeout = 100 * time.Millisecond
 	f := memPool(t, 1, small(1, 1000, 8))
 	o := Options{Turns: NewLocalLocks(DefaultHands), Timeout: timeout}
-	ahead, s := storeOn(t, f, o), storeOn(t, f, o)
+	ahead := storeOn(t, f, o)
+	ep, err := f.Open("far")
+	must(t, err)
+	s, err := Open(far{ep}, o)
+	must(t, err)
 	must(t, ahead.Insert([]byte("key"), []byte("first")))
+	_, err = s.Get([]byte("key"))
+	must(t, err)
 	ahead.span()
-	_, err := ahead.lock(makeRef(0, 0), opMend, 0)
+	_, err = ahead.lock(makeRef(0, 0), opMend, 0)
 	must(t, err)
 	wantError(t, s.Update([]byte("key"), []byte("second")), rdma.ErrTimeout)
 	if n, most := s.stats.Turns, uint64(timeout/lastPause)+20; n > most {
 		t.Errorf("a worker looked %d times for its turn, want at most %d", n, most)
 	}
 	must(t, ahead.unlock())
+	must(t, s.Close())
+	must(t, ep.Close())
 }
 
 // TestBlocked: a client that dies with a lock blocks its leaf. The error of an

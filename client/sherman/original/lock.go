@@ -100,9 +100,11 @@ const (
 	firstPause = time.Microsecond
 	lastPause  = 256 * time.Microsecond
 	// turnPause is of a worker that waits for its turn, for each worker ahead: a
-	// turn takes some round trips. It doubles, up to lastPause, while none of them
-	// is done, as trips over TCP take longer than RDMA's.
-	turnPause = 2 * time.Microsecond
+	// turn takes some round trips. Where trips take long, as over TCP, the pause is
+	// one part of pausesATrip of the worker's last one: to look takes the processor
+	// from the workers ahead.
+	turnPause   = 2 * time.Microsecond
+	pausesATrip = 4
 	// mostAhead bounds the turns that a worker sleeps for before it looks again.
 	mostAhead = 64
 )
@@ -163,7 +165,8 @@ func (k *locker) lock(r ref, op operation, kind int) ([]byte, error) {
 // awaitTurn waits until no worker of the process is ahead. It returns the word by
 // which the lock was handed over; 0: it was not.
 func (k *locker) awaitTurn() (lockWord, error) {
-	for was, pause := 0, turnPause; ; pause = min(2*pause, lastPause) {
+	pause := max(k.trip/pausesATrip, turnPause)
+	for {
 		n, word := k.turns.Ahead(&k.turn)
 		// It is the worker's turn.
 		if n == 0 {
@@ -172,11 +175,8 @@ func (k *locker) awaitTurn() (lockWord, error) {
 		if k.over() {
 			return 0, fmt.Errorf("%d workers of this process are ahead: %w", n, rdma.ErrTimeout)
 		}
-		if n != was {
-			was, pause = n, turnPause
-		}
-		// The pause is what the workers ahead need, about. A long one would outlast their turns
-		// when they go on at last, and leave the lock idle.
+		// The pause is what the workers ahead need, about. A long one would outlast
+		// their turns when they go on at last, and leave the lock idle.
 		k.stats.Turns++
 		ahead := time.Duration(min(n, mostAhead))
 		k.ep.Sleep(min(ahead*pause, max(ahead*turnPause, lastPause)))

@@ -37,6 +37,7 @@ type session struct {
 	// sent: the last batch was posted. If the wait for it failed, its verbs may
 	// still take effect.
 	sent  bool
+	trip  time.Duration // that the last batch took
 	stats Stats
 }
 
@@ -63,7 +64,8 @@ func (s *session) over() bool { return s.ep.Now() >= s.decideBy }
 // batch stays the caller's.
 func (s *session) do(step rdma.Step, b *rdma.Batch) error {
 	s.sent = false
-	left := s.until - s.ep.Now()
+	began := s.ep.Now()
+	left := s.until - began
 	// Nothing was posted, so nothing has changed.
 	if left <= 0 {
 		return errTime
@@ -75,6 +77,7 @@ func (s *session) do(step rdma.Step, b *rdma.Batch) error {
 	if err := s.ep.Wait(b, rdma.All, left); err != nil {
 		return err
 	}
+	s.trip = s.ep.Now() - began
 	return b.Err()
 }
 
