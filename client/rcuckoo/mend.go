@@ -47,8 +47,11 @@ func (m *Recoverer) Recover(v rdma.View, c rdma.ClientID) error {
 	// The endpoint has joined v: from here on the layout has the leaders of v, too.
 	s.session.View.Enter(v)
 	// Repair takes the client for fenced off without asking the pool, and evicts it from leases.
-	s.detector.Condemned = c
-	defer func() { s.detector.Condemned = 0 }()
+	// The client stays condemned when its recovery fails: else recoveries of two dead clients that
+	// name the same lock word would wait for each other, as none waits for a failure timer. It is
+	// fenced off until Recover has succeeded. A later master fences it off anew, with a recoverer
+	// of its own.
+	s.detector.Condemned[c] = true
 	for shard := range s.session.Table.Shards {
 		if s.session.Table.Orphan[shard] {
 			continue
@@ -63,6 +66,7 @@ func (m *Recoverer) Recover(v rdma.View, c rdma.ClientID) error {
 			return fmt.Errorf("recover client %d: %w", c, err)
 		}
 	}
+	delete(s.detector.Condemned, c) // the identity may be given to another client
 	return nil
 }
 

@@ -38,9 +38,9 @@ type Detector struct {
 	s *session.Session
 	// GiveUp gives up what earlier operations left, before the detector waits for the pool.
 	GiveUp func(*session.Op)
-	// Condemned is a client that counts as fenced off, whatever the pool says: the one that the
-	// master recovers. 0: none.
-	Condemned rdma.ClientID
+	// Condemned are the clients that count as fenced off, whatever the pool says: those that the
+	// master recovers.
+	Condemned map[rdma.ClientID]bool
 	// shard and word are what the worker waits for. shard is -1 when nothing that was seen counts
 	// any more.
 	shard int
@@ -65,7 +65,9 @@ type Detector struct {
 }
 
 // NewDetector returns the detector of a worker that has seen no other client yet.
-func NewDetector(s *session.Session) *Detector { return &Detector{s: s, shard: -1} }
+func NewDetector(s *session.Session) *Detector {
+	return &Detector{s: s, shard: -1, Condemned: map[rdma.ClientID]bool{}}
+}
 
 // Restart forgets what was seen: the timers of all clients start again.
 func (d *Detector) Restart() { d.shard = -1 }
@@ -291,11 +293,11 @@ func (d *Detector) still(c rdma.ClientID) time.Duration {
 // gave the operation up, was fenced off, or is the worker itself, which has nothing in flight
 // when it repairs.
 func (d *Detector) Fenced(c rdma.ClientID) bool {
-	return c == d.s.ID || c == d.Condemned || d.seen[c].b == table.GivenUp
+	return c == d.s.ID || d.Condemned[c] || d.seen[c].b == table.GivenUp
 }
 
 // Gone reports whether a client with an intent that was seen counts as dead, or gave its
-// operation up. The condemned client is gone, too. So is the worker itself: if its own intent is
+// operation up. Condemned clients are gone, too. So is the worker itself: if its own intent is
 // not idle, that intent is what is to be repaired.
 func (d *Detector) Gone(c rdma.ClientID) bool { return d.Fenced(c) || d.Expired(c, d.still(c)) }
 

@@ -38,7 +38,7 @@ func (e *Settler) Recover(o *session.Op, shard int, c rdma.ClientID) error {
 		words = t.AddWords(words)
 	}
 	if len(words) > 0 {
-		// The client is the condemned one, so it is a suspect at once.
+		// The client is condemned, so it is a suspect at once.
 		if err := e.repairer.Repair(o, shard, words); err != nil {
 			return err
 		}

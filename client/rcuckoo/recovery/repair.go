@@ -236,7 +236,7 @@ func (p *Repairer) TakeLeases(o *session.Op, m *Mending) error {
 // The error wraps errBusy while the holder may be alive.
 func (p *Repairer) evict(o *session.Op, shard int, word uint32, lease uint64) error {
 	holder := table.LeaseHolder(lease)
-	if holder == 0 || holder == o.ID || holder == p.detector.Condemned {
+	if holder == 0 || holder == o.ID || p.detector.Condemned[holder] {
 		return nil
 	}
 	if o.Opt.Pool == nil || !p.detector.Expired(holder, p.detector.LeaseStill(word, lease)) {

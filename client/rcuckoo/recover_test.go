@@ -1,0 +1,83 @@
+package rcuckoo
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/farkv/farkv/client/rcuckoo/session"
+	"github.com/farkv/farkv/client/rcuckoo/table"
+	"github.com/farkv/farkv/node"
+	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/node/rdma/sim"
+)
+
+// TestDeadTogether: in each of two shards a client dies that holds a lock, and one that waits for
+// the lock. The master recovers all of them, though it turns to the other shard each time, and so
+// never waits in one for a failure timer.
+func TestDeadTogether(t *testing.T) {
+	p := tiny(false, 200*time.Millisecond)
+	p.RowsPerLock = p.Rows
+	l := lay(t, p, 1)
+	o := sim.Hostile(1)
+	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
+	v := sim.New(o)
+	defer v.Close()
+	must(t, Make(v, p))
+	keys := [2][]byte{}
+	for i := 0; keys[0] == nil || keys[1] == nil; i++ {
+		key := fmt.Appendf(nil, "key %d", i)
+		keys[l.Place(key).Shard] = key
+	}
+	var dead []*sim.Worker
+	for _, holds := range []bool{true, false} {
+		for _, key := range keys {
+			w := v.Go("dead", func(ep rdma.Endpoint) {
+				s, err := Open(ep, session.Options{Pool: v})
+				must(t, err)
+				if holds {
+					at := l.Place(key)
+					s.locks.Start(at.Shard)
+					s.locks.LockRow(s.op.Begin(), at.First)
+					must(t, s.locks.Acquire(s.op, table.Ref{}, key, key))
+					ep.Sleep(time.Second)
+				}
+				_ = s.Update(key, key)
+			})
+			v.CrashAfter(w, 5*time.Millisecond)
+			dead = append(dead, w)
+		}
+		must(t, v.Run())
+	}
+	v.Go("master", func(ep rdma.Endpoint) {
+		m, err := NewRecoverer(ep)
+		must(t, err)
+		view, err := ep.Join()
+		must(t, err)
+		waited := 0
+		for round := range 2 {
+			for _, w := range dead {
+				c := w.Client()
+				must(t, v.Revoke(c))
+				switch err := m.Recover(view, c); {
+				case err == nil && m.s.detector.Condemned[c]:
+					t.Errorf("client %d is recovered, and a new holder of its identity counts as fenced off", c)
+				case round == 0 && errors.Is(err, session.ErrWaited):
+					waited++
+				case err != nil:
+					t.Errorf("round %d: %v", round, err)
+				}
+			}
+		}
+		if waited != 2 {
+			t.Errorf("%d recoveries have waited for others", waited)
+		}
+	})
+	must(t, v.Run())
+	r, err := Check(v)
+	must(t, err)
+	if len(r.Damage)+len(r.Waiting) > 0 {
+		t.Errorf("%q, waiting: %q", r.Damage, r.Waiting)
+	}
+}
