@@ -49,6 +49,8 @@ var claimMutants = []teeth.Mutant{
 		At: "$has1 || $has2 || $*unchanged", Do: "$has1 && $has2 || $*unchanged", Test: "TestBusyRows"},
 	{Rule: "nor when the extent has no value of the use", In: "Client.rescue",
 		At: "case $le.Uint64($p[$table.$StampAt:]) != $r.$Stamp:", Do: "case false:", Test: "TestBusyRows"},
+	{Rule: "rows that change are looked at as long as there is time", In: "Client.rescue",
+		At: "$x.$ep.Now() < $until", Do: "false", Test: "TestRowsRest"},
 	{Rule: "claims that may be under way are waited for", In: "Client.reclaim",
 		At: "$read.Fence = true", Do: "$read.Fence = false", Test: "TestUnknownOutcome"},
 	{Rule: "an extent in doubt is looked for", In: "Client.resolve",

@@ -33,11 +33,12 @@ var le = binary.LittleEndian
 // rows by their own levels: see levels.go of package table.) All of this may be repeated, by any
 // client, and changes nothing then.
 //
-// rowLooks bounds how often rows are looked at that are torn, or change all the time. There is one
-// more look for each level, on the way to the key's rows. Pauses grow up to a millisecond.
+// rowLooks is how often rows are looked at that are torn, or change all the time, also when no time
+// is left. There is one more look for each level, on the way to the key's rows.
 const rowLooks = 20
 
-// betweenLooks are the pauses after the first two looks.
+// betweenLooks are the pauses after each two looks, which grow up to a millisecond. The two follow
+// each other closely, since rows of hot keys rest for a moment only.
 var betweenLooks = kit.Doubling(time.Microsecond, time.Millisecond)
 
 // addClaims adds the WRITE of the client's claim list of a class: step 1 in extent.go of package
@@ -182,9 +183,9 @@ func (x *Client) rescue(shard int, refs []table.Ref, until time.Duration) (n int
 			suspects = append(suspects, suspect{Ref: r, at: x.table.Place(key), key: key})
 		}
 	}
-	for look := 0; len(suspects) > 0 && look < rowLooks+x.table.Levels; look++ {
-		if look > 1 { // another client is writing these rows
-			x.ep.Sleep(min(betweenLooks(look, x.ep.Rand()), max(until-x.ep.Now(), 0)))
+	for look := 0; len(suspects) > 0 && (look < rowLooks+x.table.Levels || x.ep.Now() < until); look++ {
+		if look > 1 && look%2 == 0 { // another client is writing these rows
+			x.ep.Sleep(min(betweenLooks(look/2, x.ep.Rand()), max(until-x.ep.Now(), 0)))
 		}
 		if suspects, idle, err = x.look(shard, suspects, idle, until); err != nil {
 			return 0, err

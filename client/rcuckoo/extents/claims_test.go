@@ -246,3 +246,33 @@ func TestBusyRows(t *testing.T) {
 		}
 	}
 }
+
+// TestRowsRest: rows that no key names change between all looks for a while, as rows of hot keys
+// do. The extent is freed once they rest, as long as there is time.
+func TestRowsRest(t *testing.T) {
+	p := small()
+	p.Shards = 1
+	l, v := homestead(t, p, 1)
+	key := []byte("hot")
+	at := l.Place(key)
+	x, other, keeper := extentsOn(t, l, v), extentsOn(t, l, v), extentsOn(t, l, v)
+	r, err := takeNow(x, 0, 5)
+	must(t, err)
+	write(t, x, func(b *rdma.Batch) { l.AddValue(b, 0, r, key, []byte("value")) })
+	version, looks := uint64(0), 0
+	keeper.ep = eager{keeper.ep, steps.ReadRowsOfExtents, func() {
+		if looks++; looks > 3*rowLooks {
+			return
+		}
+		write(t, other, func(b *rdma.Batch) {
+			row := table.Row(b.Alloc(l.RowBytes))
+			clear(row)
+			version++
+			l.Seal(row, 0, at.First, version)
+			b.Write(l.RowAt(l.Leads[0], at.First), row)
+		})
+	}}
+	if n, err := keeper.Leave(0, x.id); n != keeper.want() || err != nil {
+		t.Errorf("%d of %d extents are freed behind %d looks: %v", n, keeper.want(), looks, err)
+	}
+}
