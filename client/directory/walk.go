@@ -169,7 +169,7 @@ func (c *Client) words(silent []bool) error {
 			}
 		}
 		clear(c.replicas[:c.Replicas])
-		err := c.gather("read bucket", from, from.Len(), c.askWord, c.tellSlot)
+		err := c.gather(stepRead, from, from.Len(), c.askWord, c.tellSlot)
 		if !passing(err) {
 			return err
 		}

@@ -33,8 +33,9 @@ var le = binary.LittleEndian
 // rows by their own levels: see levels.go of package table.) All of this may be repeated, by any
 // client, and changes nothing then.
 //
-// rowLooks is how often rows are looked at that are torn, or change all the time, also when no time
-// is left. There is one more look for each level, on the way to the key's rows.
+// rowLooks is how often rows are looked at, at least, that are torn or change all the time: the
+// time bounds it, as a look with none left fails. There is one more look for each level, on the way
+// to the key's rows.
 const rowLooks = 20
 
 // betweenLooks are the pauses after each two looks, which grow up to a millisecond. The two follow
