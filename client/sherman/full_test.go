@@ -45,6 +45,9 @@ func full(t *testing.T, format string, values int) {
 				t.Fatalf("pair %d: %v", i, err)
 			}
 		}
+		for _, s := range all {
+			wantError(t, s.Insert(key(0), make([]byte, values)), client.ErrExists)
+		}
 		checkedLive(t, f, n)
 		failed := 0
 		for i := range n / 2 {
