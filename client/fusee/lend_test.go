@@ -90,7 +90,7 @@ func TestSeldomWriterLeavesRoom(t *testing.T) {
 			}
 			x.s.Sleep(2 * x.mem.Reclaim.Rest)
 			x.mem.TendIdle()
-			must(t, x.mem.Vacate(true))
+			must(t, x.mem.Vacate(true, 64))
 			for i := range timeouts {
 				x.s.Sleep(p.Timeout + time.Microsecond)
 				if size != reads {
@@ -269,7 +269,7 @@ func TestNoBlockIsForgotten(t *testing.T) {
 			must(t, x.Insert(k, make([]byte, 300)))
 			must(t, x.Delete(k))
 			must(t, x.mem.Drain())
-			must(t, x.mem.Vacate(true))
+			must(t, x.mem.Vacate(true, 64))
 			x.s.Sleep(p.Timeout)
 			h.then = once(session.StepPassOn, rdma.ErrTimeout)
 			wantError(t, x.mem.Clear(), rdma.ErrTimeout)

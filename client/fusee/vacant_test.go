@@ -158,6 +158,36 @@ func TestClassesChangeTogether(t *testing.T) {
 	checkClean(t, f)
 }
 
+// TestClassesChangeBack: small pairs in a pool of which the blocks are empty, and have large
+// objects, find as much room as in a new pool.
+func TestClassesChangeBack(t *testing.T) {
+	p := cramped(100)
+	p.BlockBytes, p.Timeout = 8<<10, 20*time.Millisecond
+	p.RegionBytes = 100*p.BlockBytes + 4096
+	f := simPool(t, 1, p)
+	fill := func(f *sim.Sim, value int) (pairs int, took time.Duration) {
+		x := worker2(t, f)
+		began := x.s.Now()
+		for ; x.Insert(key(pairs), make([]byte, value)) == nil; pairs++ {
+		}
+		took = x.s.Now() - began
+		for i := range pairs {
+			must(t, x.Delete(key(i)))
+		}
+		must(t, x.Close())
+		return pairs, took
+	}
+	fill(f, 900)
+	changed, took := fill(f, 300)
+	if small, _ := fill(simPool(t, 1, p), 300); changed < small*9/10 {
+		t.Errorf("got %d small pairs in where large ones had been, want nine tenths of %d", changed, small)
+	}
+	if took > 7*p.Timeout {
+		t.Errorf("got the pool filled in %v, want seven times the %v for which a block rests at most", took, p.Timeout)
+	}
+	checkClean(t, f)
+}
+
 // emptyBlocks returns a client of which the blocks are empty, and rest.
 func emptyBlocks(t *testing.T, f *sim.Sim) (*Client, rdma.Endpoint) {
 	ep, err := f.Open("x")
@@ -172,7 +202,7 @@ func emptyBlocks(t *testing.T, f *sim.Sim) (*Client, rdma.Endpoint) {
 	}
 	must(t, x.drain())
 	must(t, x.mem.ReclaimAll(int(x.s.Classes.Of[layout.UnitsFor(len(key(0)), 300)])))
-	must(t, x.mem.Vacate(true))
+	must(t, x.mem.Vacate(true, 64))
 	if len(x.mem.Emptied) < 2 {
 		t.Fatalf("%d blocks are empty", len(x.mem.Emptied))
 	}

@@ -31,7 +31,7 @@ func (a *Allocator) Adopt(class, atLeast int, larger bool) (bool, error) {
 		among = manyCandidates
 	}
 	left, free, err := a.Tables.departed(among, func(e node.Entry) bool {
-		return e.Class() == class || larger && e.Class() > class
+		return a.Holdings.serves(e.Class(), class, larger)
 	})
 	if err != nil {
 		return false, err

@@ -41,6 +41,12 @@ func (h *Holdings) has(class, reserve int) bool {
 	return ok && from == class
 }
 
+// serves reports whether a block of a class is as good as one of the wanted class: its objects are
+// large enough, and as many. Or, if asked for, whether they are large enough.
+func (h *Holdings) serves(class, wanted int, larger bool) bool {
+	return class >= wanted && (larger || h.Classes.Objects[class] == h.Classes.Objects[wanted])
+}
+
 // carve makes a block's objects this client's own, all of them free and none of them ever used.
 // The block is new: its memory is zero.
 func (h *Holdings) carve(blk node.Block, class int, entry node.Entry) {

@@ -53,7 +53,7 @@ func (a *Allocator) shed(class int) error {
 		}
 	}
 	// Empty blocks begin to rest, and those that have rested become vacant.
-	return errors.Join(a.Vacate(false), a.Clear())
+	return errors.Join(a.Vacate(false, mostEmptied), a.Clear())
 }
 
 // lend leaves blocks to others, in a full pool, as far as the client has more than its share: not

@@ -85,8 +85,8 @@ const mostBorrowed = 2
 
 // refill adds free objects to a class, which may be the reserve only. It tries, from cheap to dear:
 // what others freed, what rests, a departed client's block with many free objects, a resting
-// block of its own, a new block, a vacant block, a departed client's block with any. The error
-// wraps client.ErrFull when there is none.
+// block of its own, a new block, a vacant block, and then objects of larger classes: of a resting
+// block, or a departed client's block with any. The error wraps client.ErrFull when there is none.
 func (a *Allocator) refill(class, reserve int) error {
 	if err := a.ReclaimAll(class); err != nil {
 		return err
@@ -103,7 +103,7 @@ func (a *Allocator) refill(class, reserve int) error {
 	if ok, err := a.Adopt(class, worth, false); ok || err != nil {
 		return err
 	}
-	if a.takeBack(class) {
+	if a.takeBack(class, false) {
 		return nil
 	}
 	err := a.NewBlock(class)
@@ -121,6 +121,12 @@ func (a *Allocator) refill(class, reserve int) error {
 			return err
 		}
 		a.full = true
+	}
+	if ok, err := a.reshape(class, reserve); ok || err != nil {
+		return err
+	}
+	if a.takeBack(class, true) {
+		return nil
 	}
 	if ok, err := a.Adopt(class, 1, true); ok || err != nil {
 		return err

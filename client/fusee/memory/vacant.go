@@ -39,6 +39,8 @@ const (
 	// mostTaken is how many of departed clients' empty blocks a client takes over at a time. The
 	// others are left to other clients, which would find the pool full while all of them rest.
 	mostTaken = 8
+	// manyEmpty: one block of so many is empty where reshape carves blocks anew.
+	manyEmpty = 8
 	// wipeBytes are wiped in one trip, on all replicas.
 	wipeBytes = 64 << 10
 )
@@ -52,7 +54,7 @@ const (
 // Its objects get their marks before it rests. Another client may free one for a second time,
 // however late: it finds the mark then, and writes none into what is there next. Where marks cannot
 // be written the block stays in use.
-func (a *Allocator) Vacate(all bool) error {
+func (a *Allocator) Vacate(all bool, most int) error {
 	for class := range a.Holdings.Slabs {
 		s := &a.Holdings.Slabs[class]
 		idle := map[*Block]int{}
@@ -61,7 +63,7 @@ func (a *Allocator) Vacate(all bool) error {
 		}
 		// A block is empty if all its objects are in the free list.
 		for _, b := range slices.Clone(s.Blocks) {
-			if idle[b] < len(b.Incarnations) || len(a.Emptied) >= mostEmptied {
+			if idle[b] < len(b.Incarnations) || len(a.Emptied) >= most {
 				continue
 			}
 			free := s.Split(b).Free.Items()
@@ -80,12 +82,12 @@ func (a *Allocator) Vacate(all bool) error {
 	return nil
 }
 
-// takeBack takes a resting block of the class, or of the next larger one, back into use. Its
-// objects are free still.
-func (a *Allocator) takeBack(class int) bool {
+// takeBack takes a resting block back into use that serves the class as well as one of its own, or,
+// if asked for, the smallest larger one. Its objects are free still.
+func (a *Allocator) takeBack(class int, larger bool) bool {
 	best := -1
 	for i, e := range a.Emptied {
-		if e.Class >= class && (best < 0 || e.Class < a.Emptied[best].Class) {
+		if a.Holdings.serves(e.Class, class, larger) && (best < 0 || e.Class < a.Emptied[best].Class) {
 			best = i
 		}
 	}
@@ -146,29 +148,33 @@ func (a *Allocator) carveVacant(class int) (bool, error) {
 	return false, err
 }
 
-// takeEmpty takes over departed clients' blocks that are empty by their hints, and takes them out
-// of use, as Vacate does.
-func (a *Allocator) takeEmpty(all bool) error {
-	left, free, err := a.Tables.departed(manyCandidates, func(node.Entry) bool { return true })
-	if err != nil || len(left) == 0 {
+// takeEmpty takes over departed clients' blocks that are empty by their hints, if there are so many
+// at least, and takes them out of use, as Vacate does.
+func (a *Allocator) takeEmpty(atLeast int, all bool) error {
+	left, free, err := a.Tables.departed(manyCandidates, anyObjects)
+	if err != nil {
 		return err
 	}
 	// Hints may say too much: Vacate goes by the marks that inherit reads.
 	left = slices.DeleteFunc(left, func(b *Block) bool { return free[b] < a.s.Classes.Objects[b.Class] })
+	if len(left) < max(atLeast, 1) {
+		return nil
+	}
 	// Blocks rest together: where no other client has any, a client takes half of them, so that it
 	// waits a few times, not for eight at a time. The other half is for clients that come.
-	most := mostTaken
+	most, rest := mostTaken, mostEmptied
 	if len(left) > 2*most {
-		others, err := a.Tables.others(func(node.Entry) bool { return true })
+		others, err := a.Tables.others(anyObjects)
 		if err != nil {
 			return err
 		}
 		if !others {
 			most = len(left) / 2
+			rest = max(rest, most)
 		}
 	}
 	// What cannot rest stays others'.
-	most = min(most, mostEmptied-len(a.Emptied))
+	most = min(most, rest-len(a.Emptied))
 	for _, b := range left {
 		if most <= 0 {
 			break
@@ -181,35 +187,56 @@ func (a *Allocator) takeEmpty(all bool) error {
 			most--
 		}
 	}
-	return a.Vacate(all)
+	return a.Vacate(all, rest)
 }
 
-// gather makes all objects idle that are free in the client's blocks of any class: those that rest,
-// and those that others have freed. Only then it is known which blocks are empty.
-func (a *Allocator) gather() error {
-	a.Reclaim.sleep(a.Reclaim.resting.Len())
-	if err := a.Reclaim.landAll(); err != nil {
-		return err
+// anyObjects fits every block that has objects.
+func anyObjects(node.Entry) bool { return true }
+
+// reshape carves empty blocks anew where no other client has any block and many are empty, and
+// takes one for the class. Pairs that find no block of their class use larger objects, of which a
+// block has fewer; and only a pair that is too large for what there is has blocks carved. So a pool
+// that is filled and emptied again and again would be full with fewer and fewer pairs. The
+// operation waits for that, but few do, as blocks rest together.
+func (a *Allocator) reshape(class, reserve int) (bool, error) {
+	if reserve == 0 { // a DELETE's object comes back soon
+		return false, nil
 	}
-	for class := range a.Holdings.Slabs {
-		if err := a.ReclaimAll(class); err != nil {
-			return err
-		}
+	if others, err := a.Tables.others(anyObjects); others || err != nil {
+		return false, err
 	}
-	return nil
+	began := a.s.Now()
+	defer a.s.Exempt(began)
+	many, rested := min(manyCandidates, len(a.s.LiveRegions)*a.s.Space.Blocks())/manyEmpty, len(a.Emptied)
+	if err := a.takeEmpty(many, false); err != nil || len(a.Emptied) == rested {
+		return false, err
+	}
+	a.s.Sleep(a.Emptied[len(a.Emptied)-1].restsUntil - a.s.Now())
+	if err := a.Clear(); err != nil {
+		return false, err
+	}
+	return a.carveVacant(class)
 }
 
 // awaitVacant waits until an emptied block is vacant, and carves it, or until others have made room
 // before that. It returns false when there is none. Another client may carve the block first. So an
 // operation that has to leave a free object to DELETEs does not empty the last block that has one.
 func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
-	if err := a.gather(); err != nil {
+	// Which blocks are empty is known when all objects are idle that are free: also those that
+	// rest, and those that others have freed.
+	a.Reclaim.sleep(a.Reclaim.resting.Len())
+	if err := a.Reclaim.landAll(); err != nil {
 		return false, err
 	}
-	if err := a.Vacate(reserve == 0); err != nil {
+	for class := range a.Holdings.Slabs {
+		if err := a.ReclaimAll(class); err != nil {
+			return false, err
+		}
+	}
+	if err := a.Vacate(reserve == 0, mostEmptied); err != nil {
 		return false, err
 	}
-	if err := a.takeEmpty(reserve == 0); err != nil {
+	if err := a.takeEmpty(0, reserve == 0); err != nil {
 		return false, err
 	}
 	// Nothing rests, but another client may have left a vacant block.

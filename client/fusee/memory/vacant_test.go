@@ -51,11 +51,41 @@ func TestEmptyBlocksAreTaken(t *testing.T) {
 			}
 		}
 		a.s.Endpoint = &rival{a.s.Endpoint, t, other.s, test.won}
-		if err := a.takeEmpty(true); err != nil {
+		if err := a.takeEmpty(0, true); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(a.Emptied); n != test.expected {
 			t.Errorf("%+v: got %d blocks that rest, want %d", test, n, test.expected)
+		}
+	}
+}
+
+// TestReshape: in a pool of which all blocks are empty, and of a larger class, an object of a class
+// of its own is waited for, once; but not for a DELETE, nor while another client has blocks.
+func TestReshape(t *testing.T) {
+	for _, test := range []struct{ deletes, others, waits bool }{{waits: true}, {deletes: true}, {others: true}} {
+		f := pool(t)
+		x, other, a := allocator(t, f), allocator(t, f), allocator(t, f)
+		if test.others {
+			if err := other.NewBlock(1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for x.NewBlock(len(x.Holdings.Slabs)-1) == nil {
+		}
+		if err := x.LeaveAll(); err != nil {
+			t.Fatal(err)
+		}
+		began := a.s.Now()
+		o, err := a.Take(3, 1, test.deletes)
+		took := a.s.Now() - began
+		if err != nil || (o.Class == 3) != test.waits || (took >= a.s.Timeout) != test.waits || took > 2*a.s.Timeout {
+			t.Errorf("%+v: got an object of class %d in %v, want class 3 only where it waits: %v",
+				test, o.Class, took, err)
+		}
+		began = a.s.Now()
+		if _, err := a.Take(2, 1, test.deletes); err != nil || a.s.Now() != began {
+			t.Errorf("%+v: got another object in %v, want it at once: %v", test, a.s.Now()-began, err)
 		}
 	}
 }
