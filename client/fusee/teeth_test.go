@@ -126,7 +126,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "an object that was never used begins at its block's floor", Pkg: "memory", In: "Allocator.inherit",
 		At: "$h.$incarnation == 0", Do: "false", Test: "TestIncarnationsGoOn"},
 	{Rule: "a client that waits for a vacant block looks at what others leave", Pkg: "memory",
-		In: "Allocator.awaitVacant", At: "kit.WhileBusy", Do: "kit.Doubling(time.Second, time.Second)",
+		In: "Allocator.reshape", At: "kit.WhileBusy", Do: "kit.Doubling(time.Second, time.Second)",
 		Test: "TestRoomComesWhileBlocksRest"},
 	{Rule: "nor does it give the last one away while it waits", Pkg: "memory", In: "Allocator.awaitVacant",
 		At: "$a.Vacate($reserve == 0, $most)", Do: "$a.Vacate(true, $most)", Test: "TestDeletesFindRoom"},

@@ -30,15 +30,15 @@ func (a *Allocator) Adopt(class, atLeast int, larger bool) (bool, error) {
 	if atLeast == 1 { // the pool has no other room
 		among = manyCandidates
 	}
-	left, free, err := a.Tables.departed(among, func(e node.Entry) bool {
+	left, err := a.Tables.departed(among, func(e node.Entry) bool {
 		return a.Holdings.serves(e.Class(), class, larger)
 	})
 	if err != nil {
 		return false, err
 	}
-	left = slices.DeleteFunc(left, func(b *Block) bool { return free[b] < atLeast })
+	left = slices.DeleteFunc(left, func(b *Block) bool { return b.hinted < atLeast })
 	slices.SortFunc(left, func(x, y *Block) int {
-		return cmp.Or(cmp.Compare(x.Class, y.Class), cmp.Compare(free[y], free[x]))
+		return cmp.Or(cmp.Compare(x.Class, y.Class), cmp.Compare(y.hinted, x.hinted))
 	})
 	// Hints only rank the blocks. One may turn out to have fewer free objects, or another client
 	// may be faster: then the next one is tried.

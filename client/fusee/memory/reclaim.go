@@ -261,15 +261,16 @@ func (a *Allocator) awaitRest(class, reserve int) bool {
 }
 
 // watch waits until others have made room for a class: have freed objects of this client's blocks,
-// since their frees rest, and come in batches; or left a block; or, if asked for, made one vacant.
-// It returns false when none has before the retry is over.
-func (a *Allocator) watch(class, reserve int, r kit.Retry, vacant bool) (bool, error) {
+// since their frees rest, and come in batches; or left a block, of a larger class if that will do;
+// or, if asked for, made one vacant. Behind that wait this client's emptied blocks become vacant.
+// It returns false when there is no room.
+func (a *Allocator) watch(class, reserve int, r kit.Retry, larger, vacant bool) (bool, error) {
 	for r.Again() {
 		if err := a.ReclaimAll(class); err != nil {
 			return false, err
 		}
 		if r.Tries%8 == 0 {
-			if ok, err := a.Adopt(class, 1, true); ok || err != nil {
+			if ok, err := a.Adopt(class, 1, larger); ok || err != nil {
 				return ok, err
 			}
 		}
@@ -282,5 +283,11 @@ func (a *Allocator) watch(class, reserve int, r kit.Retry, vacant bool) (bool, e
 			}
 		}
 	}
-	return false, nil
+	if !vacant {
+		return false, nil
+	}
+	if err := a.Clear(); err != nil {
+		return false, err
+	}
+	return a.carveVacant(class)
 }

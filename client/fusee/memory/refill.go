@@ -152,7 +152,7 @@ func (a *Allocator) await(class, reserve int) (bool, error) {
 		start := a.s.Now()
 		r := kit.Retry{Env: a.s.Endpoint, Pause: session.ALittleBit,
 			Over: func() bool { return a.s.Now()-start >= a.s.OpTimeout/othersShare }}
-		if ok, err := a.watch(class, reserve, r, false); ok || err != nil {
+		if ok, err := a.watch(class, reserve, r, true, false); ok || err != nil {
 			return ok, err
 		}
 	}
@@ -179,7 +179,7 @@ func (a *Allocator) share(class int) int {
 const (
 	restObjects = 512     // as many as a client uses in half a millisecond
 	restBytes   = 1 << 20 // of large objects fewer
-	restShare   = 256     // a client's share is this part of the pool's objects
+	restShare   = 256     // a client's share is this part of the pool's objects, or of its blocks
 )
 
 // NewBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and

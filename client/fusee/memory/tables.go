@@ -85,24 +85,23 @@ func (t *Tables) Complete(step rdma.Step, blk node.Block, replica int, e node.En
 // departed lists up to limit blocks that were left, have objects, and fit. It counts the bits in
 // their bitmaps, in one trip: about as many objects are free. Hints of frees that are in flight are
 // missing, and hints that carried are wrong.
-func (t *Tables) departed(limit int, fits func(node.Entry) bool) (left []*Block, free map[*Block]int, err error) {
-	left, err = t.entries(limit, func(e node.Entry) bool { return e.Owner() == node.Left && fits(e) })
+func (t *Tables) departed(limit int, fits func(node.Entry) bool) ([]*Block, error) {
+	left, err := t.entries(limit, func(e node.Entry) bool { return e.Owner() == node.Left && fits(e) })
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
 	b := t.s.Batch()
 	defer b.Release()
 	t.readBitmaps(b, left)
 	if err := t.s.Do(session.StepReadBits, b); err != nil {
-		return nil, nil, fmt.Errorf("read free bitmaps: %w", err)
+		return nil, fmt.Errorf("read free bitmaps: %w", err)
 	}
-	free = make(map[*Block]int, len(left))
 	for i, blk := range left {
 		for p := b.Op(i).Buf; len(p) > 0; p = p[8:] {
-			free[blk] += bits.OnesCount64(layout.LE.Uint64(p))
+			blk.hinted += bits.OnesCount64(layout.LE.Uint64(p))
 		}
 	}
-	return left, free, nil
+	return left, nil
 }
 
 // others reports whether another client that has not left has a block that fits.
@@ -146,8 +145,9 @@ func (t *Tables) ListAll(start, limit int, fits func(node.Entry) bool) ([]*Block
 			return nil, fmt.Errorf("read block allocation tables: %w", err)
 		}
 		for k := range n {
-			for i := range t.s.Space.Blocks() {
-				if e := node.Entry(b.Op(k).Word(i)); fits(e) && len(list) < limit {
+			table := b.Op(k).Buf
+			for i := 0; len(table) > 0 && len(list) < limit; i, table = i+1, table[8:] {
+				if e := node.Entry(layout.LE.Uint64(table)); fits(e) {
 					blk := node.Block{Region: region(k), Index: i}
 					list = append(list, &Block{Block: blk, Class: e.Class(), Entry: e})
 				}

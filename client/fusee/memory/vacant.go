@@ -36,11 +36,11 @@ type emptied struct {
 const (
 	// mostEmptied is how many blocks rest at a time: the others stay in use until the next look.
 	mostEmptied = 64
-	// mostTaken is how many of departed clients' empty blocks a client takes over at a time. The
-	// others are left to other clients, which would find the pool full while all of them rest.
+	// mostTaken is how many of departed clients' empty blocks a client takes over at a time that
+	// finds no other room.
 	mostTaken = 8
 	// manyEmpty: one block of so many is empty where reshape carves blocks anew.
-	manyEmpty = 8
+	manyEmpty = 16
 	// wipeBytes are wiped in one trip, on all replicas.
 	wipeBytes = 64 << 10
 )
@@ -149,20 +149,21 @@ func (a *Allocator) carveVacant(class int) (bool, error) {
 }
 
 // takeEmpty takes over departed clients' blocks that are empty by their hints, if there are so many
-// at least, and takes them out of use, as Vacate does.
-func (a *Allocator) takeEmpty(atLeast int, all bool) error {
-	left, free, err := a.Tables.departed(manyCandidates, anyObjects)
+// at least, and takes them out of use, as Vacate does. It takes so many at most where others have
+// blocks: those would find the pool full while all of them rest.
+func (a *Allocator) takeEmpty(atLeast, most int, all bool) error {
+	left, err := a.Tables.departed(manyCandidates, anyObjects)
 	if err != nil {
 		return err
 	}
 	// Hints may say too much: Vacate goes by the marks that inherit reads.
-	left = slices.DeleteFunc(left, func(b *Block) bool { return free[b] < a.s.Classes.Objects[b.Class] })
+	left = slices.DeleteFunc(left, func(b *Block) bool { return b.hinted < a.s.Classes.Objects[b.Class] })
 	if len(left) < max(atLeast, 1) {
 		return nil
 	}
 	// Blocks rest together: where no other client has any, a client takes half of them, so that it
 	// waits a few times, not for eight at a time. The other half is for clients that come.
-	most, rest := mostTaken, mostEmptied
+	rest := mostEmptied
 	if len(left) > 2*most {
 		others, err := a.Tables.others(anyObjects)
 		if err != nil {
@@ -193,29 +194,24 @@ func (a *Allocator) takeEmpty(atLeast int, all bool) error {
 // anyObjects fits every block that has objects.
 func anyObjects(node.Entry) bool { return true }
 
-// reshape carves empty blocks anew where no other client has any block and many are empty, and
-// takes one for the class. Pairs that find no block of their class use larger objects, of which a
-// block has fewer; and only a pair that is too large for what there is has blocks carved. So a pool
-// that is filled and emptied again and again would be full with fewer and fewer pairs. The
-// operation waits for that, but few do, as blocks rest together.
+// reshape carves departed clients' empty blocks anew where many are empty, and takes one for the
+// class. Pairs that find no block of their class would use larger objects, of which a block has
+// fewer; and only a pair that is too large for what there is has blocks carved. So a pool that is
+// filled and emptied again and again would be full with fewer and fewer pairs. The operation waits
+// for that, but few do, as blocks rest together.
 func (a *Allocator) reshape(class, reserve int) (bool, error) {
 	if reserve == 0 { // a DELETE's object comes back soon
 		return false, nil
 	}
-	if others, err := a.Tables.others(anyObjects); others || err != nil {
-		return false, err
-	}
 	began := a.s.Now()
 	defer a.s.Exempt(began)
-	many, rested := min(manyCandidates, len(a.s.LiveRegions)*a.s.Space.Blocks())/manyEmpty, len(a.Emptied)
-	if err := a.takeEmpty(many, false); err != nil || len(a.Emptied) == rested {
+	blocks, rested := len(a.s.LiveRegions)*a.s.Space.Blocks(), len(a.Emptied)
+	err := a.takeEmpty(min(manyCandidates, blocks)/manyEmpty, min(max(1, blocks/restShare), mostEmptied), false)
+	if err != nil || len(a.Emptied) == rested {
 		return false, err
 	}
-	a.s.Sleep(a.Emptied[len(a.Emptied)-1].restsUntil - a.s.Now())
-	if err := a.Clear(); err != nil {
-		return false, err
-	}
-	return a.carveVacant(class)
+	r := a.s.RetryUntil(kit.WhileBusy, a.Emptied[len(a.Emptied)-1].restsUntil)
+	return a.watch(class, reserve, r, false, true)
 }
 
 // awaitVacant waits until an emptied block is vacant, and carves it, or until others have made room
@@ -236,20 +232,12 @@ func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
 	if err := a.Vacate(reserve == 0, mostEmptied); err != nil {
 		return false, err
 	}
-	if err := a.takeEmpty(0, reserve == 0); err != nil {
+	if err := a.takeEmpty(0, mostTaken, reserve == 0); err != nil {
 		return false, err
 	}
 	// Nothing rests, but another client may have left a vacant block.
 	if len(a.Emptied) == 0 {
 		return a.carveVacant(class)
 	}
-	// Meanwhile others may make room.
-	r := a.s.RetryUntil(kit.WhileBusy, a.Emptied[0].restsUntil)
-	if ok, err := a.watch(class, reserve, r, true); ok || err != nil {
-		return ok, err
-	}
-	if err := a.Clear(); err != nil {
-		return false, err
-	}
-	return a.carveVacant(class)
+	return a.watch(class, reserve, a.s.RetryUntil(kit.WhileBusy, a.Emptied[0].restsUntil), true, true)
 }

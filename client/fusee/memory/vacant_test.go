@@ -3,6 +3,7 @@ package memory
 import (
 	"testing"
 
+	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
@@ -51,7 +52,7 @@ func TestEmptyBlocksAreTaken(t *testing.T) {
 			}
 		}
 		a.s.Endpoint = &rival{a.s.Endpoint, t, other.s, test.won}
-		if err := a.takeEmpty(0, true); err != nil {
+		if err := a.takeEmpty(0, mostTaken, true); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(a.Emptied); n != test.expected {
@@ -61,9 +62,13 @@ func TestEmptyBlocksAreTaken(t *testing.T) {
 }
 
 // TestReshape: in a pool of which all blocks are empty, and of a larger class, an object of a class
-// of its own is waited for, once; but not for a DELETE, nor while another client has blocks.
+// of its own is waited for, once, whether or not others have blocks, of which it then takes few;
+// but not for a DELETE.
 func TestReshape(t *testing.T) {
-	for _, test := range []struct{ deletes, others, waits bool }{{waits: true}, {deletes: true}, {others: true}} {
+	for _, test := range []struct {
+		deletes, others bool
+		vacant          int // behind it, beside the one that was taken, and one for DELETEs
+	}{{vacant: manyCandidates/2 - 2}, {others: true, vacant: 1524/restShare - 2}, {deletes: true}} {
 		f := pool(t)
 		x, other, a := allocator(t, f), allocator(t, f), allocator(t, f)
 		if test.others {
@@ -76,12 +81,16 @@ func TestReshape(t *testing.T) {
 		if err := x.LeaveAll(); err != nil {
 			t.Fatal(err)
 		}
-		began := a.s.Now()
+		began, waits := a.s.Now(), !test.deletes
 		o, err := a.Take(3, 1, test.deletes)
 		took := a.s.Now() - began
-		if err != nil || (o.Class == 3) != test.waits || (took >= a.s.Timeout) != test.waits || took > 2*a.s.Timeout {
+		if err != nil || (o.Class == 3) != waits || (took >= a.s.Timeout) != waits || took > 2*a.s.Timeout {
 			t.Errorf("%+v: got an object of class %d in %v, want class 3 only where it waits: %v",
 				test, o.Class, took, err)
+		}
+		list, err := a.Tables.ListAll(0, manyCandidates, layout.IsVacant)
+		if err != nil || len(list) != test.vacant {
+			t.Errorf("%+v: got %d vacant blocks, want %d: %v", test, len(list), test.vacant, err)
 		}
 		began = a.s.Now()
 		if _, err := a.Take(2, 1, test.deletes); err != nil || a.s.Now() != began {
