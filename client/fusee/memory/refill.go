@@ -16,9 +16,9 @@ import (
 // has no block left. A client keeps one object for DELETEs, so that a client that has filled a pool
 // can empty it.
 //
-// An operation waits for room once, and its deadline is moved by that wait. Within its own time
-// no block could become vacant, since a client may remember a word for as long as an operation
-// takes.
+// An operation waits for room once (await), and before that for empty blocks of other classes, if
+// there are many (reshape). Its deadline is moved by these waits: within its own time no block
+// could become vacant, since a client may remember a word for as long as an operation takes.
 func (a *Allocator) classFor(class int, deletes bool) (int, error) {
 	reserve := 1
 	if deletes {
@@ -85,8 +85,9 @@ const mostBorrowed = 2
 
 // refill adds free objects to a class, which may be the reserve only. It tries, from cheap to dear:
 // what others freed, what rests, a departed client's block with many free objects, a resting
-// block of its own, a new block, a vacant block, and then objects of larger classes: of a resting
-// block, or a departed client's block with any. The error wraps client.ErrFull when there is none.
+// block of its own, a new block, a vacant block, an empty block of another class, and then larger
+// objects: of a resting block, or a departed client's block with any. The error wraps
+// client.ErrFull when there is none.
 func (a *Allocator) refill(class, reserve int) error {
 	if err := a.ReclaimAll(class); err != nil {
 		return err
