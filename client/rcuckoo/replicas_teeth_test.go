@@ -49,7 +49,7 @@ var replicasMutants = []teeth.Mutant{
 	{Rule: "a repair that waits for backups shows that it is alive", Pkg: "recovery", In: "Repairer.repairLeased",
 		At: "$s = $s.$showing($*f)", Test: "TestSlowBackup"},
 	{Rule: "a spare gets the values", Pkg: "recovery", In: "copyExtents",
-		At: "$b.Op($i).Word(0) != 0", Do: "$b.Op($i).Word(0) == 1", Test: "TestTakeover"},
+		At: "$mark != 0", Do: "$mark == 1", Test: "TestTakeover"},
 	{Rule: "a leader stays the leader while its node lives", Pkg: "../kit", In: "Replicas",
 		At: "$since[$at-1] > $from", Do: "$since[$at-1] < $from", Test: "TestPlacement"},
 }

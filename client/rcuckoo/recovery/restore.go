@@ -60,27 +60,22 @@ func Restore(o *session.Op, shard int, to node.Replica, copying bool) error {
 	return c.Flush()
 }
 
-// marksAtOnce is how many marks of extents one trip reads.
-const marksAtOnce = 512
-
 // copyExtents copies the contents of all extents that were ever claimed; the others have none.
 // The view is busy, so no client writes extents meanwhile. An extent that was claimed and never
 // written is copied, too: no row names it.
 func copyExtents(o *session.Op, shard int, extent func(off, n uint64) error) error {
-	for from := uint64(0); from < o.Table.AllExtents(); from += marksAtOnce {
+	units := o.Table.SlabExtents
+	for slab := range o.Table.Slabs {
 		b := o.EP.Batch()
-		for i := range min(marksAtOnce, o.Table.AllExtents()-from) {
-			b.Read(o.Table.MarkAt(shard, from+i), table.MarkBytes)
-		}
+		b.Read(o.Table.SlabAt(shard, slab), o.Table.SlabMarks()*table.MarkBytes)
 		err := o.Do(steps.CopyToSpare, b)
-		for i := range b.Len() {
-			// The mark's class says how large the extent is. A place that is no extent in it has
-			// no content.
-			if err == nil && b.Op(i).Word(0) != 0 {
-				r := table.Ref{Extent: from + uint64(i), Stamp: b.Op(i).Word(0) >> 1}
-				if _, place := o.Table.UnitOf(r.Extent); o.Table.Real(o.Table.Class(r.Stamp), place) {
-					err = extent(o.Table.ExtentOff(r), o.Table.SizeOf(o.Table.Class(r.Stamp)))
-				}
+		for n := 0; err == nil && n < o.Table.SlabMarks(); n++ {
+			// Marks lie place by place. The mark's class says how large the extent is. A place that
+			// is no extent in it has no content.
+			mark, place := b.Op(0).Word(n), n/units
+			if mark != 0 && o.Table.Real(o.Table.Class(mark>>1), place) {
+				r := table.Ref{Extent: o.Table.ExtentIn(uint64(slab*units+n%units), place), Stamp: mark >> 1}
+				err = extent(o.Table.ExtentOff(r), o.Table.SizeOf(o.Table.Class(r.Stamp)))
 			}
 		}
 		b.Release()
