@@ -262,8 +262,8 @@ func (a *Allocator) awaitRest(class, reserve int) bool {
 
 // watch waits until others have made room for a class: have freed objects of this client's blocks,
 // since their frees rest, and come in batches; or left a block, of a larger class if that will do;
-// or, if asked for, made one vacant. Behind that wait this client's emptied blocks become vacant.
-// It returns false when there is no room.
+// or, if asked for, made one vacant. Then its own emptied blocks become vacant behind the wait,
+// too. It returns false when there is no room.
 func (a *Allocator) watch(class, reserve int, r kit.Retry, larger, vacant bool) (bool, error) {
 	for r.Again() {
 		if err := a.ReclaimAll(class); err != nil {

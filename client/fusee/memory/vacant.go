@@ -53,7 +53,7 @@ const (
 //
 // Its objects get their marks before it rests. Another client may free one for a second time,
 // however late: it finds the mark then, and writes none into what is there next. Where marks cannot
-// be written the block stays in use.
+// be written the block stays in use. No more than most blocks rest at a time.
 func (a *Allocator) Vacate(all bool, most int) error {
 	for class := range a.Holdings.Slabs {
 		s := &a.Holdings.Slabs[class]
@@ -148,9 +148,9 @@ func (a *Allocator) carveVacant(class int) (bool, error) {
 	return false, err
 }
 
-// takeEmpty takes over departed clients' blocks that are empty by their hints, if there are so many
-// at least, and takes them out of use, as Vacate does. It takes so many at most where others have
-// blocks: those would find the pool full while all of them rest.
+// takeEmpty takes over departed clients' blocks that are empty by their hints, if there are at
+// least so many, and takes them out of use, as Vacate does. Where others have blocks it takes no
+// more than most: those would find the pool full while all of them rest.
 func (a *Allocator) takeEmpty(atLeast, most int, all bool) error {
 	left, err := a.Tables.departed(manyCandidates, anyObjects)
 	if err != nil {
