@@ -75,14 +75,16 @@ func (x *bench) floorGet(e *entry) {
 }
 
 // floorUpdate is the batches of an UPDATE that hits its cache and wins by rule 1, over places that
-// hold no live data.
+// hold no live data: the journal is that of an identity without a client.
 func (x *bench) floorUpdate(e *entry, unit uint64) {
 	bytes := layout.ObjectBytes(storetest.KeyBytes, benchValue)
 	b := x.s.Batch()
 	p := b.Alloc(bytes)
 	copy(p[layout.HeaderBytes+storetest.KeyBytes:], x.value)
 	for r := range x.s.DataReplicas {
-		b.Write(x.s.Space.UnitAt(unit, r), p)
+		at := x.s.Space.UnitAt(unit, r)
+		b.Write(at, p)
+		b.WriteWord(x.s.Journal(x.s.ID+1, at.Node()), layout.Journaled(unit, 0))
 	}
 	b.Read(x.s.Index.Address(e.slot(), 0), 8)
 	b.Read(x.s.Space.UnitAt(e.word.Unit(), 0), layout.HeaderBytes+storetest.KeyBytes)
@@ -94,9 +96,9 @@ func (x *bench) floorUpdate(e *entry, unit uint64) {
 		}
 		x.finish(b)
 		b = x.s.Batch()
-		old := b.Alloc(9)
+		old := b.Alloc(layout.CommitBytes)
 		for r := range x.s.DataReplicas {
-			b.Write(x.s.Space.UnitAt(unit, r).Add(uint64(bytes-9)), old)
+			b.Write(x.s.Space.UnitAt(unit, r).Add(uint64(bytes-layout.CommitBytes)), old)
 		}
 		x.finish(b)
 	}

@@ -39,7 +39,7 @@ func (c *Client) begin(op layout.Opcode, key, value []byte) error {
 		return err
 	}
 	d.Fields = layout.Fields{Writer: c.s.ID, Seq: c.s.Numbers.Seq, Op: op, Key: key, Value: value}
-	if c.s.Overdue() {
+	if c.s.Clock > c.s.Deadline {
 		return session.TimedOut("take an object")
 	}
 	// Waiting for a journal word may take long, so no object is held meanwhile.

@@ -157,7 +157,7 @@ func (a *Allocator) takeEmpty(atLeast, most int, all bool) error {
 		return err
 	}
 	// Hints may say too much: Vacate goes by the marks that inherit reads.
-	left = slices.DeleteFunc(left, func(b *Block) bool { return b.hinted < a.s.Classes.Objects[b.Class] })
+	left = slices.DeleteFunc(left, func(b *Block) bool { return int(b.hinted) < a.s.Classes.Objects[b.Class] })
 	if len(left) < max(atLeast, 1) {
 		return nil
 	}

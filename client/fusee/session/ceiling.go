@@ -109,6 +109,7 @@ func (s *Session) raise() error {
 		return err
 	}
 	s.Numbers = next
+	s.Clock = s.Now() // not older than the trip
 	return nil
 }
 

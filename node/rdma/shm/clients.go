@@ -41,7 +41,7 @@ func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 			return nil, fmt.Errorf("open %s as %s: %w", f.name, name, err)
 		}
 		if ok {
-			f.users++
+			f.users.Add(1)
 			return f.endpoint(c, f.head.slot(c)), nil
 		}
 	}
@@ -131,7 +131,7 @@ func (f *Fabric) nameless(name string) (_ *Endpoint, err error) {
 	if f.closing.Load() {
 		return nil, fmt.Errorf("open %s as %s: %w", f.name, name, rdma.ErrClosed)
 	}
-	f.users++
+	f.users.Add(1)
 	return f.endpoint(0, &slot{state: 1<<1 | 1}), nil
 }
 

@@ -276,13 +276,17 @@ func (e *Endpoint) fail(op *rdma.Op) {
 // let others run; these would go on for a scheduler's time slice of 10 ms, in which they are
 // stopped in the middle of anything: with locks of a store, as likely as not, for which the next
 // worker would wait until all others have had their slices. Verbs of such a span take longer than a
-// switch by far.
+// switch by far, but less time than a switch that wakes an idle processor: workers that can each
+// have a processor of their own do not yield.
 const yieldEvery = 32
+
+// crowded reports whether the process has more workers than processors.
+func (f *Fabric) crowded() bool { return f.users.Load()-1 > int64(runtime.GOMAXPROCS(0)) }
 
 // Wait returns at once: what was posted is complete. It never fails.
 func (e *Endpoint) Wait(b *rdma.Batch, _ int, _ time.Duration) error {
 	e.Waited(b)
-	if e.waits++; e.waits%yieldEvery == 0 {
+	if e.waits++; e.waits%yieldEvery == 0 && e.fabric.crowded() {
 		runtime.Gosched()
 	}
 	return nil
