@@ -32,6 +32,7 @@ func lease(objects int) time.Duration {
 // lost, nothing appears that was not written, and nothing leaks. FARKV_LONG=1 does so for ten
 // minutes each, with 64 workers.
 func TestKilled(t *testing.T) {
+	t.Parallel() // beside TestKilledRecordAges, which waits
 	for _, c := range []struct {
 		name, store string
 		own         Values
