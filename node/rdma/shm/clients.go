@@ -41,7 +41,7 @@ func (f *Fabric) Open(name string) (_ rdma.Endpoint, err error) {
 			return nil, fmt.Errorf("open %s as %s: %w", f.name, name, err)
 		}
 		if ok {
-			f.users.Add(1)
+			f.users++
 			return f.endpoint(c, f.head.slot(c)), nil
 		}
 	}
@@ -95,6 +95,7 @@ func (f *Fabric) endpoint(c rdma.ClientID, s *slot) *Endpoint {
 	e.rand = rand.New(rand.NewPCG(f.Seed, e.life<<16|uint64(c))) // not its predecessor's draws again
 	e.turn = atomic.LoadUint64(&e.slot.busy)
 	e.Init(nil)
+	workers.Add(1)
 	if !f.faults {
 		e.Appending()
 		e.breaks()
@@ -131,7 +132,7 @@ func (f *Fabric) nameless(name string) (_ *Endpoint, err error) {
 	if f.closing.Load() {
 		return nil, fmt.Errorf("open %s as %s: %w", f.name, name, rdma.ErrClosed)
 	}
-	f.users.Add(1)
+	f.users++
 	return f.endpoint(0, &slot{state: 1<<1 | 1}), nil
 }
 

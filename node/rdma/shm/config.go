@@ -198,6 +198,6 @@ func (f *Fabric) use() (release func(), err error) {
 	if f.closing.Load() {
 		return nil, fmt.Errorf("use %s: %w", f.name, rdma.ErrClosed)
 	}
-	f.users.Add(1)
+	f.users++
 	return func() { _ = f.drop() }, nil // fails only when the last use ends so, behind Close
 }

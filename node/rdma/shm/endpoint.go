@@ -280,13 +280,16 @@ func (e *Endpoint) fail(op *rdma.Op) {
 // have a processor of their own do not yield.
 const yieldEvery = 32
 
+// workers is how many endpoints of this process, of all fabrics, are open.
+var workers atomic.Int64
+
 // crowded reports whether the process has more workers than processors.
-func (f *Fabric) crowded() bool { return f.users.Load()-1 > int64(runtime.GOMAXPROCS(0)) }
+func crowded() bool { return workers.Load() > int64(runtime.GOMAXPROCS(0)) }
 
 // Wait returns at once: what was posted is complete. It never fails.
 func (e *Endpoint) Wait(b *rdma.Batch, _ int, _ time.Duration) error {
 	e.Waited(b)
-	if e.waits++; e.waits%yieldEvery == 0 && e.fabric.crowded() {
+	if e.waits++; e.waits%yieldEvery == 0 && crowded() {
 		runtime.Gosched()
 	}
 	return nil
@@ -301,6 +304,7 @@ func (e *Endpoint) Close() error {
 		return nil
 	}
 	e.closed = true
+	workers.Add(-1)
 	if e.box != nil {
 		_ = e.box.Close()
 	}

@@ -340,3 +340,33 @@ func TestNothingIsAllocatedABatch(t *testing.T) {
 		t.Fatalf("%v allocations a batch", n)
 	}
 }
+
+// Of two workers on one processor the other one runs within yieldEvery trips, and not only when a
+// time slice ends. An endpoint that is closed is no worker any more.
+func TestWorkersYield(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	f, e := newMem(t)
+	before := workers.Load()
+	other, err := f.Open("other")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ran atomic.Bool
+	go ran.Store(true)
+	for range yieldEvery {
+		if _, err := do(t, e, add(rdma.At(0, 0))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !ran.Load() {
+		t.Errorf("the other worker did not run within %d trips", yieldEvery)
+	}
+	for range 2 {
+		if err := other.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := workers.Load(); n != before {
+		t.Errorf("%d workers behind Close, %d before Open", n, before)
+	}
+}

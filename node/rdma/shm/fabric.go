@@ -45,10 +45,10 @@ type Fabric struct {
 	rings rings
 
 	// mu is locked before any lock of lives. It guards users and closed, and is held by Open and
-	// Forget. No other process is waited for under it. Endpoints read users without it.
+	// Forget. No other process is waited for under it.
 	mu     sync.Mutex
-	users  atomic.Int64 // endpoints, and 1 for the fabric until it is closed: the last one unmaps
-	closed bool         // all tasks have ended
+	users  int  // endpoints, and 1 for the fabric until it is closed: the last one unmaps
+	closed bool // all tasks have ended
 }
 
 // What the fabric can do beyond rdma.Fabric.
@@ -91,10 +91,9 @@ func newFabric(name string, g Geometry, mapping []byte, l lives, b backing, h rd
 	f := &Fabric{
 		Seed: rand.Uint64(), MTU: defaultMTU, name: name, g: g, handler: h, mapping: mapping,
 		head: (*header)(unsafe.Pointer(unsafe.SliceData(mapping))), lives: l, backing: b,
-		stop: make(chan struct{}), boxes: boxes{at: map[rdma.BoxAddr]*mailbox{}},
+		stop: make(chan struct{}), users: 1, boxes: boxes{at: map[rdma.BoxAddr]*mailbox{}},
 		rings: rings{at: map[rdma.RingAddr]*ring{}},
 	}
-	f.users.Store(1)
 	// endpoints that were never closed
 	f.cleanup = runtime.AddCleanup(f, func(m []byte) { _ = unix.Munmap(m) }, mapping)
 	return f
@@ -185,7 +184,8 @@ func (f *Fabric) Close() error {
 func (f *Fabric) drop() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.users.Add(-1) > 0 {
+	f.users--
+	if f.users > 0 {
 		return nil
 	}
 	f.cleanup.Stop()
