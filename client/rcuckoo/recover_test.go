@@ -13,6 +13,62 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
+// TestManyDead: in each of two shards clients die that want one lock. The master recovers them in
+// turn, and waits for a failure timer once a shard, not once a client.
+func TestManyDead(t *testing.T) {
+	p := tiny(false, 2*time.Second)
+	p.RowsPerLock = p.Rows
+	l := lay(t, p, 1)
+	o := sim.Hostile(1)
+	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
+	v := sim.New(o)
+	defer v.Close()
+	must(t, Make(v, p))
+	keys := keysOfTwoShards(l)
+	var dead []*sim.Worker
+	for i := range 10 {
+		w := v.Go("dead", func(ep rdma.Endpoint) {
+			s, err := Open(ep, session.Options{Pool: v})
+			must(t, err)
+			for {
+				_ = s.Update(keys[i%2], keys[i%2])
+			}
+		})
+		v.CrashAfter(w, 5*time.Millisecond)
+		dead = append(dead, w)
+	}
+	must(t, v.Run())
+	v.Go("master", func(ep rdma.Endpoint) {
+		m, err := NewRecoverer(ep)
+		must(t, err)
+		view, err := ep.Join()
+		must(t, err)
+		began, timer := ep.Now(), m.s.session.Opt.Failure
+		for _, w := range dead {
+			must(t, v.Revoke(w.Client()))
+			must(t, m.Recover(view, w.Client()))
+		}
+		if took := ep.Now() - began; took < timer || took > 3*timer {
+			t.Errorf("the recovery of %d clients took %v: failure timer %v", len(dead), took, timer)
+		}
+	})
+	must(t, v.Run())
+	r, err := Check(v)
+	must(t, err)
+	if len(r.Damage)+len(r.Waiting) > 0 {
+		t.Errorf("%q, waiting: %q", r.Damage, r.Waiting)
+	}
+}
+
+// keysOfTwoShards returns a key of shard 0 and one of shard 1.
+func keysOfTwoShards(l *table.Layout) (keys [2][]byte) {
+	for i := 0; keys[0] == nil || keys[1] == nil; i++ {
+		key := fmt.Appendf(nil, "key %d", i)
+		keys[l.Place(key).Shard] = key
+	}
+	return keys
+}
+
 // TestDeadTogether: in each of two shards a client dies that holds a lock, and one that waits for
 // the lock. The master recovers all of them, though it turns to the other shard each time, and so
 // never waits in one for a failure timer.
@@ -25,11 +81,7 @@ func TestDeadTogether(t *testing.T) {
 	v := sim.New(o)
 	defer v.Close()
 	must(t, Make(v, p))
-	keys := [2][]byte{}
-	for i := 0; keys[0] == nil || keys[1] == nil; i++ {
-		key := fmt.Appendf(nil, "key %d", i)
-		keys[l.Place(key).Shard] = key
-	}
+	keys := keysOfTwoShards(l)
 	var dead []*sim.Worker
 	for _, holds := range []bool{true, false} {
 		for _, key := range keys {

@@ -53,8 +53,12 @@ type Detector struct {
 	clock  time.Duration
 	// records are the intents of all clients in the shard, as they were read last.
 	records []byte
-	// seen is by client: the state and the heartbeat of its intent.
+	// seen is by client: the state and the heartbeat of its intent in the shard.
 	seen []lastChange
+	// others are what seen was in the shards that the worker looked at before. A client's timer
+	// goes on meanwhile: intents that are the same at two looks did not change between them. Else
+	// a master that recovers clients of several shards in turn would wait for each of them anew.
+	others map[int][]lastChange
 	// dead is by client: since when the pool says that the client is dead; 0: it was alive when
 	// the pool was asked last, or was not asked about.
 	dead []time.Duration
@@ -66,11 +70,14 @@ type Detector struct {
 
 // NewDetector returns the detector of a worker that has seen no other client yet.
 func NewDetector(s *session.Session) *Detector {
-	return &Detector{s: s, shard: -1, Condemned: map[rdma.ClientID]bool{}}
+	return &Detector{s: s, shard: -1, Condemned: map[rdma.ClientID]bool{}, others: map[int][]lastChange{}}
 }
 
 // Restart forgets what was seen: the timers of all clients start again.
-func (d *Detector) Restart() { d.shard = -1 }
+func (d *Detector) Restart() {
+	d.shard = -1
+	clear(d.others)
+}
 
 // lastChange is a pair of words, and since when it is unchanged. since is 0 if it was not seen yet.
 type lastChange struct {
@@ -169,17 +176,20 @@ func (d *Detector) Stuck(o *session.Op, shard int, word uint32) (bool, error) {
 	return err == nil && d.Expired(holder, still), err
 }
 
-// watch begins with another shard, and forgets what was seen in the one before.
+// watch begins with another shard, and forgets which clients the pool said are dead.
 func (d *Detector) watch(shard int) {
 	v := d
-	if v.seen == nil {
-		v.records, v.seen, v.dead = make([]byte, d.s.Table.Clients*table.IntentBytes),
-			make([]lastChange, d.s.Table.Clients+1), make([]time.Duration, d.s.Table.Clients+1)
+	if v.records == nil {
+		v.records = make([]byte, d.s.Table.Clients*table.IntentBytes)
+		v.dead = make([]time.Duration, d.s.Table.Clients+1)
 	}
 	if v.shard != shard {
 		v.shard, v.last, v.leases = shard, 0, v.leases[:0]
-		clear(v.seen)
 		clear(v.dead)
+		if v.seen = v.others[shard]; v.seen == nil {
+			v.seen = make([]lastChange, d.s.Table.Clients+1)
+			v.others[shard] = v.seen
+		}
 	}
 }
 
