@@ -10,20 +10,27 @@ import (
 )
 
 // Heads reads the heads of all objects of a block on one replica, in the order of the objects.
-// Each is read by a READ of its own: bytes of pairs are not needed.
+// Those of small objects are read together, with what is between them. Others have a READ each.
 //
 // What is read may change at the same time: other clients free objects of the block, which changes
 // marks only. Incarnations change only when the block's owner uses an object.
 func (t *Tables) Heads(blk node.Block, class, replica int) ([]layout.Head, error) {
-	list := make([]layout.Head, 0, t.s.Classes.Objects[class])
+	list, units := make([]layout.Head, 0, t.s.Classes.Objects[class]), t.s.Classes.Units[class]
+	apart, together := units*node.Unit, 1
+	if apart <= nearHeads {
+		together = headsBytes / apart
+	}
 	for len(list) < cap(list) {
 		b := t.s.Batch()
-		for i := len(list); i < min(len(list)+layout.HeadsPerTrip, cap(list)); i++ {
-			b.Read(t.s.Space.UnitAt(t.s.Space.Object(blk, i, t.s.Classes.Units[class]), replica), layout.HeadBytes)
+		for i := len(list); i < min(len(list)+layout.HeadsPerTrip, cap(list)); i += together {
+			last := min(together, cap(list)-i) - 1
+			b.Read(t.s.Space.UnitAt(t.s.Space.Object(blk, i, units), replica), last*apart+layout.HeadBytes)
 		}
 		err := t.s.Do(session.StepReadHeads, b)
 		for i := 0; err == nil && i < b.Len(); i++ {
-			list = append(list, layout.HeadOf(b.Op(i).Buf))
+			for p := b.Op(i).Buf; len(p) >= layout.HeadBytes; p = p[min(apart, len(p)):] {
+				list = append(list, layout.HeadOf(p))
+			}
 		}
 		b.Release()
 		if err != nil {
@@ -32,6 +39,14 @@ func (t *Tables) Heads(blk node.Block, class, replica int) ([]layout.Head, error
 	}
 	return list, nil
 }
+
+const (
+	// nearHeads is how many bytes apart heads are read together: a NIC sends as many in the time
+	// of one more READ.
+	nearHeads = 256
+	// headsBytes is how long such a READ is at most: a packet.
+	headsBytes = 4096
+)
 
 // Hint sets those bits of free objects that are not set. A bit on the primary lets the owner, or
 // an adopter, find the object. It reads them first, since an FAA on a set bit would carry. The

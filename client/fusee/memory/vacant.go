@@ -41,6 +41,9 @@ const (
 	mostTaken = 8
 	// manyEmpty: one block of so many is empty where reshape carves blocks anew.
 	manyEmpty = 16
+	// emptyShare is for which part of an operation's time it takes empty blocks out of use. A block
+	// of small objects costs a thousand verbs; what is left waits for the next look.
+	emptyShare = 4
 	// wipeBytes are wiped in one trip, on all replicas.
 	wipeBytes = 64 << 10
 )
@@ -55,6 +58,7 @@ const (
 // however late: it finds the mark then, and writes none into what is there next. Where marks cannot
 // be written the block stays in use. No more than most blocks rest at a time.
 func (a *Allocator) Vacate(all bool, most int) error {
+	began := a.s.Now()
 	for class := range a.Holdings.Slabs {
 		s := &a.Holdings.Slabs[class]
 		idle := map[*Block]int{}
@@ -63,7 +67,7 @@ func (a *Allocator) Vacate(all bool, most int) error {
 		}
 		// A block is empty if all its objects are in the free list.
 		for _, b := range slices.Clone(s.Blocks) {
-			if idle[b] < len(b.Incarnations) || len(a.Emptied) >= most {
+			if idle[b] < len(b.Incarnations) || len(a.Emptied) >= most || a.s.Now()-began > a.s.OpTimeout/emptyShare {
 				continue
 			}
 			free := s.Split(b).Free.Items()
@@ -176,19 +180,21 @@ func (a *Allocator) takeEmpty(atLeast, most int, all bool) error {
 	}
 	// What cannot rest stays others'.
 	most = min(most, rest-len(a.Emptied))
+	began := a.s.Now()
 	for _, b := range left {
-		if most <= 0 {
+		if most <= 0 || a.s.Now()-began > a.s.OpTimeout/emptyShare {
 			break
 		}
 		mine, err := a.takeOver(b, b.Class)
+		if mine { // no other client was faster
+			most--
+			err = a.Vacate(all, rest)
+		}
 		if err != nil {
 			return err
 		}
-		if mine { // no other client was faster
-			most--
-		}
 	}
-	return a.Vacate(all, rest)
+	return nil
 }
 
 // anyObjects fits every block that has objects.
@@ -210,6 +216,7 @@ func (a *Allocator) reshape(class, reserve int) (bool, error) {
 	if err != nil || len(a.Emptied) == rested {
 		return false, err
 	}
+	// All of them become vacant now, also for others.
 	r := a.s.RetryUntil(kit.WhileBusy, a.Emptied[len(a.Emptied)-1].restsUntil)
 	return a.watch(class, reserve, r, false, true)
 }

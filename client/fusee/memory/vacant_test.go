@@ -2,6 +2,7 @@ package memory
 
 import (
 	"testing"
+	"time"
 
 	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/session"
@@ -15,9 +16,11 @@ type rival struct {
 	t    *testing.T
 	s    *session.Session
 	left int
+	each time.Duration // how long a trip takes
 }
 
 func (r *rival) Post(b *rdma.Batch) error {
+	r.Sleep(r.each)
 	if op := b.Op(0); b.Step() == session.StepTakeOver && r.left > 0 {
 		r.left--
 		e := node.Entry(op.Expect)
@@ -29,13 +32,15 @@ func (r *rival) Post(b *rdma.Batch) error {
 }
 
 // TestEmptyBlocksAreTaken: how many empty blocks of a departed client another one takes at a time,
-// with others beside it or not. Those that others win do not count.
+// with others beside it or not. Those that others win do not count. Where verbs are slow it takes
+// one.
 func TestEmptyBlocksAreTaken(t *testing.T) {
 	for _, test := range []struct {
 		others   bool
 		won      int // by a rival
+		each     time.Duration
 		expected int
-	}{{false, 0, 10}, {true, 0, mostTaken}, {true, mostTaken, mostTaken}} {
+	}{{false, 0, 0, 10}, {true, 0, 0, mostTaken}, {true, mostTaken, 0, mostTaken}, {false, 0, time.Second, 1}} {
 		f := pool(t)
 		x, other, a := allocator(t, f), allocator(t, f), allocator(t, f)
 		for range 20 {
@@ -51,12 +56,33 @@ func TestEmptyBlocksAreTaken(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		a.s.Endpoint = &rival{a.s.Endpoint, t, other.s, test.won}
+		a.s.Endpoint = &rival{a.s.Endpoint, t, other.s, test.won, test.each}
 		if err := a.takeEmpty(0, mostTaken, true); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(a.Emptied); n != test.expected {
 			t.Errorf("%+v: got %d blocks that rest, want %d", test, n, test.expected)
+		}
+	}
+}
+
+// TestVacateForAWhile: where marks take long a client takes one of its empty blocks out of use at a
+// time.
+func TestVacateForAWhile(t *testing.T) {
+	f := pool(t)
+	a := allocator(t, f)
+	for range 3 {
+		if err := a.NewBlock(0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, b := range a.Holdings.Own {
+		b.Incarnations[0] = 1 // so that there is a mark to write
+	}
+	a.s.Endpoint = &rival{Endpoint: a.s.Endpoint, t: t, each: a.s.OpTimeout / 2}
+	for n := 1; n <= 3; n++ {
+		if err := a.Vacate(true, mostEmptied); err != nil || len(a.Emptied) != n {
+			t.Errorf("got %d blocks that rest, want %d: %v", len(a.Emptied), n, err)
 		}
 	}
 }
