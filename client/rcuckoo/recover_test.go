@@ -13,18 +13,37 @@ import (
 	"github.com/farkv/farkv/node/rdma/sim"
 )
 
+// twoShards makes a pool of two shards with one lock each, and returns a key of each shard.
+func twoShards(t *testing.T, timeout time.Duration) (v *sim.Sim, l *table.Layout, keys [2][]byte) {
+	p := tiny(false, timeout)
+	p.RowsPerLock = p.Rows
+	l = lay(t, p, 1)
+	o := sim.Hostile(1)
+	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
+	v = sim.New(o)
+	t.Cleanup(func() { v.Close() })
+	must(t, Make(v, p))
+	for i := 0; keys[0] == nil || keys[1] == nil; i++ {
+		key := fmt.Appendf(nil, "key %d", i)
+		keys[l.Place(key).Shard] = key
+	}
+	return v, l, keys
+}
+
+// nothingWaits checks that the pool is sound, and that nothing of a dead client is left in it.
+func nothingWaits(t *testing.T, v *sim.Sim) {
+	t.Helper()
+	r, err := Check(v)
+	must(t, err)
+	if len(r.Damage)+len(r.Waiting) > 0 {
+		t.Errorf("%q, waiting: %q", r.Damage, r.Waiting)
+	}
+}
+
 // TestManyDead: in each of two shards clients die that want one lock. The master recovers them in
 // turn, and waits for a failure timer once a shard, not once a client.
 func TestManyDead(t *testing.T) {
-	p := tiny(false, 2*time.Second)
-	p.RowsPerLock = p.Rows
-	l := lay(t, p, 1)
-	o := sim.Hostile(1)
-	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
-	v := sim.New(o)
-	defer v.Close()
-	must(t, Make(v, p))
-	keys := keysOfTwoShards(l)
+	v, _, keys := twoShards(t, 2*time.Second)
 	var dead []*sim.Worker
 	for i := range 10 {
 		w := v.Go("dead", func(ep rdma.Endpoint) {
@@ -53,35 +72,14 @@ func TestManyDead(t *testing.T) {
 		}
 	})
 	must(t, v.Run())
-	r, err := Check(v)
-	must(t, err)
-	if len(r.Damage)+len(r.Waiting) > 0 {
-		t.Errorf("%q, waiting: %q", r.Damage, r.Waiting)
-	}
-}
-
-// keysOfTwoShards returns a key of shard 0 and one of shard 1.
-func keysOfTwoShards(l *table.Layout) (keys [2][]byte) {
-	for i := 0; keys[0] == nil || keys[1] == nil; i++ {
-		key := fmt.Appendf(nil, "key %d", i)
-		keys[l.Place(key).Shard] = key
-	}
-	return keys
+	nothingWaits(t, v)
 }
 
 // TestDeadTogether: in each of two shards a client dies that holds a lock, and one that waits for
 // the lock. The master recovers all of them, though it turns to the other shard each time, and so
 // never waits in one for a failure timer.
 func TestDeadTogether(t *testing.T) {
-	p := tiny(false, 200*time.Millisecond)
-	p.RowsPerLock = p.Rows
-	l := lay(t, p, 1)
-	o := sim.Hostile(1)
-	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
-	v := sim.New(o)
-	defer v.Close()
-	must(t, Make(v, p))
-	keys := keysOfTwoShards(l)
+	v, l, keys := twoShards(t, 200*time.Millisecond)
 	var dead []*sim.Worker
 	for _, holds := range []bool{true, false} {
 		for _, key := range keys {
@@ -110,15 +108,19 @@ func TestDeadTogether(t *testing.T) {
 		waited := 0
 		for round := range 2 {
 			for _, w := range dead {
-				c := w.Client()
+				c, began := w.Client(), ep.Now()
 				must(t, v.Revoke(c))
-				switch err := m.Recover(view, c); {
+				err := m.Recover(view, c)
+				took := ep.Now() - began
+				switch {
 				case err == nil && m.s.detector.Condemned[c]:
 					t.Errorf("client %d is recovered, and a new holder of its identity counts as fenced off", c)
 				case round == 0 && errors.Is(err, session.ErrWaited):
 					waited++
 				case err != nil:
 					t.Errorf("round %d: %v", round, err)
+				case took > m.s.session.Opt.Failure/8:
+					t.Errorf("client %d was recovered in %v, though what it waits for was fenced off before", c, took)
 				}
 			}
 		}
@@ -127,9 +129,5 @@ func TestDeadTogether(t *testing.T) {
 		}
 	})
 	must(t, v.Run())
-	r, err := Check(v)
-	must(t, err)
-	if len(r.Damage)+len(r.Waiting) > 0 {
-		t.Errorf("%q, waiting: %q", r.Damage, r.Waiting)
-	}
+	nothingWaits(t, v)
 }

@@ -90,7 +90,7 @@ var mutants = []teeth.Mutant{
 		At: "$s.$detector.$Condemned[$c] = true", Do: "clear($s.detector.Condemned); s.detector.Condemned[c] = true",
 		Test: "TestDeadTogether"},
 	{Rule: "a client's failure timer goes on while others are recovered", Pkg: "locks", In: "Detector.watch",
-		At: "$v.$others[$shard] = $v.$seen", Test: "TestManyDead"},
+		At: "$v.$byShard[$shard] = $v.$seen", Test: "TestManyDead"},
 	{Rule: "a client that is recovered is not condemned", In: "Recoverer.Recover",
 		At: "delete($s.$detector.$Condemned, $c)", Test: "TestDeadTogether"},
 	{Rule: "a client that closes waits for a node where it left something", In: "Store.Close",

@@ -36,7 +36,7 @@ func (a *Allocator) Adopt(class, atLeast int, larger bool) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	left = slices.DeleteFunc(left, func(b *Block) bool { return int(b.hinted) < atLeast })
+	left = slices.DeleteFunc(left, func(b *Block) bool { return b.hinted < atLeast })
 	slices.SortFunc(left, func(x, y *Block) int {
 		return cmp.Or(cmp.Compare(x.Class, y.Class), cmp.Compare(y.hinted, x.hinted))
 	})

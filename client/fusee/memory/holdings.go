@@ -99,7 +99,7 @@ type Block struct {
 	// parting: this client is leaving the block, and takes no objects of it.
 	parting bool
 	// hinted is how many objects of a departed client's block are free by its hints.
-	hinted int32
+	hinted int
 }
 
 // makeBlock returns a block of which no object was ever used.

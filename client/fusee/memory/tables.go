@@ -98,7 +98,7 @@ func (t *Tables) departed(limit int, fits func(node.Entry) bool) ([]*Block, erro
 	}
 	for i, blk := range left {
 		for p := b.Op(i).Buf; len(p) > 0; p = p[8:] {
-			blk.hinted += int32(bits.OnesCount64(layout.LE.Uint64(p)))
+			blk.hinted += bits.OnesCount64(layout.LE.Uint64(p))
 		}
 	}
 	return left, nil

@@ -41,8 +41,9 @@ const (
 	mostTaken = 8
 	// manyEmpty: one block of so many is empty where reshape carves blocks anew.
 	manyEmpty = 16
-	// emptyShare is for which part of an operation's time it takes empty blocks out of use. A block
-	// of small objects costs a thousand verbs; what is left waits for the next look.
+	// emptyShare is for which part of an operation's time it takes its own empty blocks out of use,
+	// and for which it takes over others'. A block of small objects costs a thousand verbs; what is
+	// left waits for the next look.
 	emptyShare = 4
 	// wipeBytes are wiped in one trip, on all replicas.
 	wipeBytes = 64 << 10
@@ -161,7 +162,7 @@ func (a *Allocator) takeEmpty(atLeast, most int, all bool) error {
 		return err
 	}
 	// Hints may say too much: Vacate goes by the marks that inherit reads.
-	left = slices.DeleteFunc(left, func(b *Block) bool { return int(b.hinted) < a.s.Classes.Objects[b.Class] })
+	left = slices.DeleteFunc(left, func(b *Block) bool { return b.hinted < a.s.Classes.Objects[b.Class] })
 	if len(left) < max(atLeast, 1) {
 		return nil
 	}
@@ -216,7 +217,7 @@ func (a *Allocator) reshape(class, reserve int) (bool, error) {
 	if err != nil || len(a.Emptied) == rested {
 		return false, err
 	}
-	// All of them become vacant now, also for others.
+	// It waits for the last one, so that all of them become vacant, for other clients, too.
 	r := a.s.RetryUntil(kit.WhileBusy, a.Emptied[len(a.Emptied)-1].restsUntil)
 	return a.watch(class, reserve, r, false, true)
 }

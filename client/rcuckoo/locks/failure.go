@@ -55,10 +55,11 @@ type Detector struct {
 	records []byte
 	// seen is by client: the state and the heartbeat of its intent in the shard.
 	seen []lastChange
-	// others are what seen was in the shards that the worker looked at before. A client's timer
-	// goes on meanwhile: intents that are the same at two looks did not change between them. Else
-	// a master that recovers clients of several shards in turn would wait for each of them anew.
-	others map[int][]lastChange
+	// byShard is seen of each shard that the worker has looked at. A client's timer goes on while
+	// the worker looks at another shard: intents that are the same at two looks did not change
+	// between them. Else a master that recovers clients of several shards in turn would wait for
+	// each of them anew.
+	byShard map[int][]lastChange
 	// dead is by client: since when the pool says that the client is dead; 0: it was alive when
 	// the pool was asked last, or was not asked about.
 	dead []time.Duration
@@ -70,13 +71,13 @@ type Detector struct {
 
 // NewDetector returns the detector of a worker that has seen no other client yet.
 func NewDetector(s *session.Session) *Detector {
-	return &Detector{s: s, shard: -1, Condemned: map[rdma.ClientID]bool{}, others: map[int][]lastChange{}}
+	return &Detector{s: s, shard: -1, Condemned: map[rdma.ClientID]bool{}, byShard: map[int][]lastChange{}}
 }
 
 // Restart forgets what was seen: the timers of all clients start again.
 func (d *Detector) Restart() {
 	d.shard = -1
-	clear(d.others)
+	clear(d.byShard)
 }
 
 // lastChange is a pair of words, and since when it is unchanged. since is 0 if it was not seen yet.
@@ -186,9 +187,9 @@ func (d *Detector) watch(shard int) {
 	if v.shard != shard {
 		v.shard, v.last, v.leases = shard, 0, v.leases[:0]
 		clear(v.dead)
-		if v.seen = v.others[shard]; v.seen == nil {
+		if v.seen = v.byShard[shard]; v.seen == nil {
 			v.seen = make([]lastChange, d.s.Table.Clients+1)
-			v.others[shard] = v.seen
+			v.byShard[shard] = v.seen
 		}
 	}
 }
