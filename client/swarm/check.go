@@ -172,7 +172,8 @@ func (c *checker) retired(region int) (n uint64, err error) {
 const wordBatch = 64
 
 // free walks the lists of free buffers. A buffer that was handed out, is in no list, and has no
-// other owner belonged to a client that died: it waits for a sweep.
+// other owner belonged to a client that died, or to a step that a fence cut off: it waits for a
+// sweep.
 func (c *checker) free(ep rdma.Endpoint) error {
 	for _, space := range []struct {
 		*buffers.Space
@@ -206,7 +207,7 @@ func (c *checker) free(ep rdma.Endpoint) error {
 		c.r.Fact("buffers of "+space.name, handed, handed*uint64(space.Bytes))
 		c.r.Fact("buffers of "+space.name+" that are free", free, free*uint64(space.Bytes))
 		if lost > 0 {
-			c.r.Waits("%d buffers of %s have no owner", lost, space.name)
+			c.r.Waits("%d buffers of %s have no owner: the next sweep frees them", lost, space.name)
 		}
 	}
 	return nil
