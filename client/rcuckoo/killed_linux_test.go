@@ -63,6 +63,8 @@ func TestKilled(t *testing.T) {
 		{"left to others", 300 * time.Millisecond, 3 * time.Second, 0, rounds},
 	} {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			x := x
 			x.Every, x.Round, x.Recover, x.Rounds = c.every, c.round, c.recover, c.rounds
 			x.Run(t)
 		})

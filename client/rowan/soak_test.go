@@ -236,7 +236,10 @@ func TestSoak(t *testing.T) {
 	if os.Getenv("FARKV_LONG") == "1" {
 		length = 3 * time.Minute
 	}
-	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) { soak(t, k, length) })
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
+		t.Parallel()
+		soak(t, k, length)
+	})
 }
 
 // crowded are servers with few segments for many logs.

@@ -135,6 +135,7 @@ func TestRowanCheck(t *testing.T) {
 // TestRowanFull: when writes are refused since there is no room, that is what the pool says of how
 // full it is.
 func TestRowanFull(t *testing.T) {
+	t.Parallel()
 	p, err := Create("mem:", "rowan", Params{Records: 300, PairBytes: 200, Clients: 8, Timeout: 2 * time.Second})
 	must(t, err)
 	s, ep, err := p.Worker("fill", Options{})

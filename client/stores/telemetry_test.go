@@ -60,6 +60,7 @@ func (c *told) agrees(p *telemetry.Process) string {
 // What a DB under load tells agrees, once it is idle, with what was done, and is gone when the DB
 // is closed. While it is under load, what it tells never is more.
 func TestDBTells(t *testing.T) {
+	t.Parallel()
 	pool, err := Create("shm:tells", "fusee", Params{Records: 10_000})
 	must(t, err)
 	watch, err := Open("shm:tells")

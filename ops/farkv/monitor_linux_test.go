@@ -16,6 +16,7 @@ import (
 
 // A demo shows a pool that lives, breaks and heals, and leaves nothing behind, however it is ended.
 func TestDemo(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name   string
 		long   bool

@@ -15,8 +15,13 @@ import (
 // and starts the nodes again: the pool is there, with the same members, and its history goes on
 // with all writes that were answered.
 func TestRememberPool(t *testing.T) {
-	t.Run("fusee", func(t *testing.T) { rememberPool(t, "fusee", 10) })
-	t.Run("rowan", func(t *testing.T) { rememberPool(t, "rowan", 100) })
+	t.Parallel()
+	for store, rounds := range map[string]int{"fusee": 10, "rowan": 100} {
+		t.Run(store, func(t *testing.T) {
+			t.Parallel()
+			rememberPool(t, store, rounds)
+		})
+	}
 }
 
 // rememberPool does so once, or so often if there is time.

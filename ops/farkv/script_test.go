@@ -33,8 +33,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// One more test at a time than there are processors: most of them wait for other processes.
-	if err := flag.Set("test.parallel", strconv.Itoa(1+runtime.GOMAXPROCS(0))); err != nil {
+	// More tests at a time than there are processors: they wait for other processes.
+	if err := flag.Set("test.parallel", strconv.Itoa(2+runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 	testscript.Main(m, map[string]func(){

@@ -100,61 +100,66 @@ func TestGonePool(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("pools that processes share need Linux")
 	}
-	tcp, kill := memoryNodes(t, 3)
-	removed, _ := memoryNodes(t, 3)
-	for _, c := range []struct {
-		name, pool string
-		take       func() error
-	}{
-		{"file removed", "shm:gone", func() error { return fabrics.Remove("shm:gone", true) }},
-		{"nodes killed", tcp, func() error { kill(); return nil }},
-		{"nodes emptied", removed, func() error { return fabrics.Remove(removed, true) }},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			if c.pool == "shm:gone" {
-				t.Setenv("FARKV_SHM_DIR", t.TempDir())
-			} else {
-				t.Parallel()
-			}
-			common := []string{"fusee", "-P", "workloada", "-p", "recordcount=200", "-p", "farkv.pool=" + c.pool,
-				"--threads", "4"}
-			if out, err := exec.Command("go-ycsb",
-				append([]string{"load"}, common...)...).CombinedOutput(); err != nil {
-				t.Fatalf("load: %v\n%s", err, out)
-			}
-			file := filepath.Join(t.TempDir(), "results.json")
-			cmd := exec.Command("go-ycsb", append([]string{"run", "--interval", "1", "--results", file,
-				"-p", "operationcount=1000000000000", "--target", "200"}, common...)...)
-			out, errs := new(said), new(said)
-			cmd.Stdout, cmd.Stderr = out, errs
-			if err := cmd.Start(); err != nil {
-				t.Fatal(err)
-			}
-			ended := make(chan error, 1)
-			go func() { ended <- cmd.Wait() }()
-			defer cmd.Process.Kill()
-			out.find(t, regexp.MustCompile(`(?m)^\[\d+s\] [1-9]\d* operations`))
-			if err := c.take(); err != nil {
-				t.Fatal(err)
-			}
-			errs.find(t, regexp.MustCompile(`(?m)^go-ycsb: the pool is gone: `+regexp.QuoteMeta(c.pool)+
-				`.*: no such pool \(the results are those of \d+ operations, \d+ of which failed\)$`))
-			if err := <-ended; cmd.ProcessState.ExitCode() != exitFailed {
-				t.Errorf("it ended with %v", err)
-			}
-			if text := errs.text.String(); strings.Count(text, "\n") != 1 {
-				t.Errorf("not one line:\n%s", text)
-			}
-			f, err := os.Open(file)
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer f.Close()
-			r, err := runner.ReadResult(f)
-			if err != nil || !strings.HasPrefix(r.Problem, "the pool is gone: ") || len(r.Series) == 0 ||
-				r.Interrupted {
-				t.Errorf("results: %+v, %v", r, err)
-			}
-		})
+	t.Setenv("FARKV_SHM_DIR", t.TempDir())
+	gone(t, "shm:gone", func() error { return fabrics.Remove("shm:gone", true) })
+}
+
+// TestGoneNodes is TestGonePool for pools of memory nodes.
+func TestGoneNodes(t *testing.T) {
+	t.Parallel()
+	if runtime.GOOS != "linux" {
+		t.Skip("memory nodes need Linux")
+	}
+	t.Run("killed", func(t *testing.T) {
+		t.Parallel()
+		pool, kill := memoryNodes(t, 3)
+		gone(t, pool, func() error { kill(); return nil })
+	})
+	t.Run("emptied", func(t *testing.T) {
+		t.Parallel()
+		pool, _ := memoryNodes(t, 3)
+		gone(t, pool, func() error { return fabrics.Remove(pool, true) })
+	})
+}
+
+func gone(t *testing.T, pool string, take func() error) {
+	common := []string{"fusee", "-P", "workloada", "-p", "recordcount=200", "-p", "farkv.pool=" + pool,
+		"--threads", "4"}
+	if out, err := exec.Command("go-ycsb",
+		append([]string{"load"}, common...)...).CombinedOutput(); err != nil {
+		t.Fatalf("load: %v\n%s", err, out)
+	}
+	file := filepath.Join(t.TempDir(), "results.json")
+	cmd := exec.Command("go-ycsb", append([]string{"run", "--interval", "1", "--results", file,
+		"-p", "operationcount=1000000000000", "--target", "200"}, common...)...)
+	out, errs := new(said), new(said)
+	cmd.Stdout, cmd.Stderr = out, errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	defer cmd.Process.Kill()
+	out.find(t, regexp.MustCompile(`(?m)^\[\d+s\] [1-9]\d* operations`))
+	if err := take(); err != nil {
+		t.Fatal(err)
+	}
+	errs.find(t, regexp.MustCompile(`(?m)^go-ycsb: the pool is gone: `+regexp.QuoteMeta(pool)+
+		`.*: no such pool \(the results are those of \d+ operations, \d+ of which failed\)$`))
+	if err := <-ended; cmd.ProcessState.ExitCode() != exitFailed {
+		t.Errorf("it ended with %v", err)
+	}
+	if text := errs.text.String(); strings.Count(text, "\n") != 1 {
+		t.Errorf("not one line:\n%s", text)
+	}
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	r, err := runner.ReadResult(f)
+	if err != nil || !strings.HasPrefix(r.Problem, "the pool is gone: ") || len(r.Series) == 0 ||
+		r.Interrupted {
+		t.Errorf("results: %+v, %v", r, err)
 	}
 }

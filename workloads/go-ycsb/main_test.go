@@ -36,8 +36,8 @@ import (
 var programs = map[string]func(){"go-ycsb": main, "memory-node": memoryNode, "check-pool": checkPool}
 
 func TestMain(m *testing.M) {
-	// One more test at a time than there are processors: many wait for other processes.
-	if err := flag.Set("test.parallel", strconv.Itoa(1+runtime.GOMAXPROCS(0))); err != nil {
+	// More tests at a time than there are processors: they wait for other processes.
+	if err := flag.Set("test.parallel", strconv.Itoa(2+runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 	testscript.Main(m, programs)
@@ -61,6 +61,7 @@ func checkPool() {
 }
 
 func TestScripts(t *testing.T) {
+	t.Parallel()
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata",
 		Setup: func(e *testscript.Env) error {
@@ -171,6 +172,7 @@ func results(ts *testscript.TestScript, _ bool, args []string) {
 // TestSignals: what was measured until then is printed and written, and the status names the
 // signal.
 func TestSignals(t *testing.T) {
+	t.Parallel()
 	for _, sig := range []syscall.Signal{syscall.SIGINT, syscall.SIGTERM} {
 		file := filepath.Join(t.TempDir(), "results.json")
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -210,6 +212,7 @@ func TestSignals(t *testing.T) {
 
 // TestOutputWithoutReader: a run stops in order, and says why, when its output has no reader.
 func TestOutputWithoutReader(t *testing.T) {
+	t.Parallel()
 	file := filepath.Join(t.TempDir(), "results.json")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()

@@ -14,6 +14,7 @@ import (
 // A run with --monitor shows its pool, and gives the terminal back: at its end, for q, and for
 // Ctrl-C.
 func TestMonitor(t *testing.T) {
+	t.Parallel()
 	env := append(os.Environ(), "FARKV_SHM_DIR="+t.TempDir(), "TERM=xterm-256color", "LANG=C.UTF-8")
 	common := []string{"fusee", "-P", "workloada", "-p", "recordcount=100", "--threads", "2"}
 	load := exec.Command("go-ycsb", append([]string{"load"}, common...)...)

@@ -38,6 +38,7 @@ func TestSoak(t *testing.T) {
 	}
 	for _, c := range soaked {
 		t.Run(c.store, func(t *testing.T) {
+			t.Parallel() // many workers wait for memory now and then
 			c.Length, c.Seed = length, 1
 			if teeth.UnderRace { // where 64 would have two processors for a tenth of the time
 				c.Workers = 16
