@@ -166,8 +166,8 @@ func (a *Allocator) takeEmpty(atLeast, most int, all bool) error {
 	if len(left) < max(atLeast, 1) {
 		return nil
 	}
-	// Blocks rest together: where no other client has any, a client takes half of them, so that it
-	// waits a few times, not for eight at a time. The other half is for clients that come.
+	// Blocks rest together: where no other client has any, a client takes three quarters of them,
+	// so that it waits once or twice, not for eight at a time. The rest is for clients that come.
 	rest := mostEmptied
 	if len(left) > 2*most {
 		others, err := a.Tables.others(anyObjects)
@@ -175,7 +175,7 @@ func (a *Allocator) takeEmpty(atLeast, most int, all bool) error {
 			return err
 		}
 		if !others {
-			most = len(left) / 2
+			most = len(left) - len(left)/4
 			rest = max(rest, most)
 		}
 	}

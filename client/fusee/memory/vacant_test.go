@@ -40,7 +40,7 @@ func TestEmptyBlocksAreTaken(t *testing.T) {
 		won      int // by a rival
 		each     time.Duration
 		expected int
-	}{{false, 0, 0, 10}, {true, 0, 0, mostTaken}, {true, mostTaken, 0, mostTaken}, {false, 0, time.Second, 1}} {
+	}{{false, 0, 0, 15}, {true, 0, 0, mostTaken}, {true, mostTaken, 0, mostTaken}, {false, 0, time.Second, 1}} {
 		f := pool(t)
 		x, other, a := allocator(t, f), allocator(t, f), allocator(t, f)
 		for range 20 {
@@ -94,7 +94,7 @@ func TestReshape(t *testing.T) {
 	for _, test := range []struct {
 		deletes, others bool
 		vacant          int // behind it, beside the one that was taken, and one for DELETEs
-	}{{vacant: manyCandidates/2 - 2}, {others: true, vacant: 1524/restShare - 2}, {deletes: true}} {
+	}{{vacant: manyCandidates*3/4 - 2}, {others: true, vacant: 1524/restShare - 2}, {deletes: true}} {
 		f := pool(t)
 		x, other, a := allocator(t, f), allocator(t, f), allocator(t, f)
 		if test.others {
