@@ -25,6 +25,14 @@ const fewShare = 4
 // So the next INSERTs do not split it again.
 const mergedShare = 3
 
+// mergeShare is for which part of the pool's timeout a DELETE tries to merge nodes. Where many
+// clients change a leaf all the time, a merge of it is in their way again and again, as one that is
+// late most of all, and nearly never succeeds.
+const mergeShare = 32
+
+// errBusy ends a merge of nodes that others change all the time.
+var errBusy = errors.New("others change the nodes")
+
 // few reports whether a leaf that has come to so many pairs is merged.
 func (s *Store) few(pairs int) bool { return pairs == 0 || pairs == s.format.Slots()/fewShare }
 
@@ -34,7 +42,7 @@ func (s *Store) few(pairs int) bool { return pairs == 0 || pairs == s.format.Slo
 // may have locked what others need. Each level has a transaction of its own, so a crash
 // between two leaves a parent with few entries.
 func (s *Store) shrink() error {
-	s.more = true
+	s.more, s.mergeUntil = true, s.ep.Now()+s.Timeout/mergeShare
 	for s.level = 0; s.more && s.level < s.height; s.level++ {
 		if err := s.do(s.mergeTx); err != nil {
 			s.stats.Kept++
@@ -56,6 +64,9 @@ func (s *Store) shrink() error {
 func (s *Store) merge(tx transaction) error {
 	// The closure may be called several times: the last call decides.
 	s.more = false
+	if s.ep.Now() > s.mergeUntil {
+		return errBusy
+	}
 	// The tree is lower by now.
 	if s.level >= s.height {
 		return nil

@@ -143,3 +143,66 @@ func TestLockedMerge(t *testing.T) {
 		checked(t, f, 0)
 	}
 }
+
+// busy is an endpoint whose clock goes on by a part of the pool's timeout with each wait, while at
+// is set. It is called behind each read of a node.
+type busy struct {
+	rdma.Endpoint
+	at    func()
+	each  time.Duration
+	waits int
+}
+
+func (b *busy) Now() time.Duration { return b.Endpoint.Now() + time.Duration(b.waits)*b.each }
+
+func (b *busy) Wait(batch *rdma.Batch, n int, within time.Duration) error {
+	err := b.Endpoint.Wait(batch, n, within)
+	if b.at != nil {
+		b.waits++
+		if s := batch.Step(); s == "read data" || s == "read an object" {
+			b.at()
+		}
+	}
+	return err
+}
+
+// TestMergeGivesUp: a DELETE in leaves that others change all the time does not try for long to
+// merge them: it has taken effect already.
+func TestMergeGivesUp(t *testing.T) { both(t, mergeGivesUp) }
+
+func mergeGivesUp(t *testing.T, format string) {
+	const letters = "abcdefgh"
+	f, other := tinyOn(t, format, letters, 4)
+	ep, err := f.Open("busy")
+	must(t, err)
+	b := &busy{Endpoint: ep}
+	s, err := Open(b, Options{})
+	must(t, err)
+	b.each = s.Timeout / 1000
+	n := 0
+	b.at = func() {
+		if s.mergeUntil == 0 {
+			b.waits = 0
+			return
+		}
+		for _, k := range letters[n+1:] {
+			must(t, other.Update([]byte(string(k)), []byte("else")))
+		}
+	}
+	for ; s.stats.Kept == 0 && n < len(letters)-1; n++ {
+		must(t, s.Delete([]byte{letters[n]}))
+	}
+	if least := 1000 / mergeShare; s.stats.Kept != 1 || b.waits < least || b.waits > 2*least {
+		t.Errorf("%d merges were given up in %d waits, want one in %d to %d", s.stats.Kept, b.waits, least, 2*least)
+	}
+	b.at, s.stats.Merges = nil, 0
+	for ; n < len(letters); n++ {
+		must(t, s.Delete([]byte{letters[n]}))
+	}
+	if s.stats.Merges == 0 {
+		t.Error("nothing was merged when the others had ended")
+	}
+	must(t, s.Close())
+	must(t, ep.Close())
+	checked(t, f, 0)
+}

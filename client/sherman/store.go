@@ -95,6 +95,8 @@ type Store struct {
 	level int
 	// more: the merge has left the parent with few entries, too.
 	more bool
+	// mergeUntil is when a merge that has not succeeded gives up.
+	mergeUntil time.Duration
 	// ones is a list of one object, for each.
 	ones [1]btree.Ref
 	// got is the internal node that fetch has read.

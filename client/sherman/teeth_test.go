@@ -83,6 +83,8 @@ var mutants = []teeth.Mutant{
 	{Rule: "an INSERT of a key that is there says so in a full pool, too", In: "Store.Insert",
 		At: "errors.Is($err, client.ErrFull) && $s.look() == nil", Do: "errors.Is(err, client.ErrFull) && err == nil",
 		Test: "TestFull"},
+	{Rule: "a merge in which others are in the way gives up", In: "Store.merge",
+		At: "$s.$ep.Now() > $s.$mergeUntil", Do: "false", Test: "TestMergeGivesUp"},
 	{Rule: "dtx: each value that a pair may have has a size", In: "dtxSizes",
 		At: "$p.besideBytes($p.ValueBytes)", Do: "p.besideBytes(p.ValueBytes / 4)"},
 	{Rule: "dtx: a tree in which a commit is not finished is not judged", In: "dtxObjects.check",
