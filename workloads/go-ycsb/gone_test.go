@@ -122,6 +122,7 @@ func TestGoneNodes(t *testing.T) {
 	})
 }
 
+// gone loads a pool and has take take it away under a run.
 func gone(t *testing.T, pool string, take func() error) {
 	common := []string{"fusee", "-P", "workloada", "-p", "recordcount=200", "-p", "farkv.pool=" + pool,
 		"--threads", "4"}

@@ -2,7 +2,6 @@ package soak
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"testing"
 	"time"
@@ -67,36 +66,36 @@ func soak(t *testing.T, store string, o Options) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := clean(p); err != nil && p.Kind.Majority {
-		err = errors.Join(err, askSweep(p))
-		for began := time.Now(); err != nil && time.Since(began) < 10*time.Second; time.Sleep(10 * time.Millisecond) {
-			err = clean(p)
-		}
-		if err != nil {
-			t.Errorf("behind a sweep: %v", err)
-		}
-	} else if err != nil {
-		t.Error(err)
+	report, err := p.Kind.Check(p.Fabric)
+	if err == nil && p.Kind.Majority && len(report.Waiting) > 0 && len(report.Damage)+len(report.Unchecked) == 0 {
+		report, err = sweep(p)
+	}
+	if err != nil || !clean(&report) {
+		t.Errorf("check: %v, damage: %q, waiting: %q, unchecked: %q", err, report.Damage, report.Waiting,
+			report.Unchecked)
 	}
 }
 
-// clean returns an error with all that check finds in the pool.
-func clean(p *stores.Pool) error {
-	r, err := p.Kind.Check(p.Fabric)
-	if err != nil || len(r.Damage)+len(r.Waiting)+len(r.Unchecked) > 0 {
-		return fmt.Errorf("check: %v, damage: %q, waiting: %q, unchecked: %q", err, r.Damage, r.Waiting, r.Unchecked)
-	}
-	return nil
-}
+// clean reports whether a check has found nothing.
+func clean(r *stores.Report) bool { return len(r.Damage)+len(r.Waiting)+len(r.Unchecked) == 0 }
 
-// askSweep has the master sweep the pool, by a client that dies. When clients need an epoch and no
-// sweep, its fence cuts off what is in flight, and the buffers of that have no owner until the next
-// sweep (R1 of package kit). Whether a load ends behind such an epoch or behind a sweep is chance.
-func askSweep(p *stores.Pool) error {
+// sweep has the master sweep the pool, by a client that dies, and returns what check finds then.
+// When clients need an epoch and no sweep, its fence cuts off what is in flight, and the buffers of
+// that have no owner until the next sweep (R1 of package kit). Whether a load ends behind such an
+// epoch or behind a sweep is chance.
+func sweep(p *stores.Pool) (stores.Report, error) {
 	ep, err := p.Fabric.Open("soak-dead")
 	if err != nil {
-		return err
+		return stores.Report{}, err
 	}
-	c := rdma.Client{ID: ep.Client(), Life: ep.Life()}
-	return errors.Join(p.Fabric.RevokeLife(c), ep.Close())
+	dead := rdma.Client{ID: ep.Client(), Life: ep.Life()}
+	if err := errors.Join(p.Fabric.RevokeLife(dead), ep.Close()); err != nil {
+		return stores.Report{}, err
+	}
+	for began := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+		r, err := p.Kind.Check(p.Fabric)
+		if err == nil && clean(&r) || time.Since(began) > 10*time.Second {
+			return r, err
+		}
+	}
 }
