@@ -6,7 +6,7 @@ import "fmt"
 type Report struct {
 	Facts   []Use    // counts and bytes, in the order to print
 	Damage  []string // what no correct run leaves; empty if all is well
-	Waiting []string // what dead clients left for recovery; it is no damage
+	Waiting []string // what crashes and changes of the view left for recovery; it is no damage
 	// Unchecked lists what the check could not examine, and why. Damage there is not found.
 	Unchecked []string
 	More      int // findings beyond MaxFindings, which are only counted

@@ -22,7 +22,7 @@ type Findings struct {
 	Store   string   `json:"store"`
 	Sound   bool     `json:"sound"` // no damage, and all was looked at
 	Facts   []Fact   `json:"facts"`
-	Waiting []string `json:"waiting"` // what dead clients left for recovery; no damage
+	Waiting []string `json:"waiting"` // what crashes and changes of the view left for recovery; no damage
 	Damage  []string `json:"damage"`
 	// Unchecked is what could not be read, and why. Damage there is not found.
 	Unchecked []string `json:"unchecked"`
@@ -254,7 +254,7 @@ func (f *Findings) Print(w io.Writer) {
 	case len(f.Unchecked) > 0:
 		fmt.Fprintln(w, "no damage in what was checked, which is NOT ALL")
 	case len(f.Waiting) > 0:
-		fmt.Fprintln(w, "no damage; what dead clients left waits for recovery")
+		fmt.Fprintln(w, "no damage; what waits is left to the next recovery")
 	default:
 		fmt.Fprintln(w, "no damage")
 	}

@@ -15,7 +15,7 @@ import (
 // Check walks the whole pool and reports damage. It checks that each entry's object has a value
 // at a majority, with a key of the entry's hash; that no object is named twice, or named and
 // retired; and that each buffer has at most one owner: a word that names it, or a list of free
-// buffers. It also counts what dead clients left to a sweep. No client may work on the pool.
+// buffers. It also counts what waits for a sweep. No client may work on the pool.
 // Check settles what it finds half done, and leaves out nodes that are dead.
 //
 // The order is relied on. The walk of the directory changes words, where it settles something or
