@@ -30,6 +30,7 @@ const patience = 2 * time.Second
 // a master recovers them at once. In others there is none, and the living clients repair what
 // they wait for.
 func TestKilled(t *testing.T) {
+	t.Parallel()
 	p := killedPool()
 	l, err := table.New(p, 2)
 	must(t, err)

@@ -76,6 +76,7 @@ var until = wait.Until
 // TestNodesDie: memory nodes die one after the other while workers run, in real time. A spare
 // takes the place of the first. No operation fails, and all copies are equal in the end.
 func TestNodesDie(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		replicas int

@@ -80,6 +80,7 @@ func TestEnumerateReplicas(t *testing.T) {
 
 // TestStoreReplicas is TestStore of pools with replicas.
 func TestStoreReplicas(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name     string
 		nodes    int

@@ -63,6 +63,7 @@ func harness(nodes int, p table.Params, o session.Options) storetest.Harness {
 }
 
 func TestStore(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name  string
 		nodes int

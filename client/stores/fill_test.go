@@ -14,6 +14,7 @@ import (
 // exactly in a small pool, and within 15 % where a sample is taken. All begin empty, and memory
 // fills with the pairs.
 func TestFill(t *testing.T) {
+	t.Parallel()
 	if teeth.UnderRace {
 		t.Skip("one worker at a time; run without -race")
 	}

@@ -22,6 +22,7 @@ import (
 
 // TestRowan runs the suites that each store passes. They are here since the servers are the Kind's.
 func TestRowan(t *testing.T) {
+	t.Parallel()
 	for _, kind := range kv.Kinds() {
 		t.Run(kind.String(), func(t *testing.T) { runRowan(t, kinds[kind.String()]) })
 	}

@@ -565,6 +565,7 @@ func TestUnfencedDevice(t *testing.T) {
 // TestDeadDevice has a device that tells nothing of a verb, nor gives it up itself: the worker
 // does, and goes on over another queue pair.
 func TestDeadDevice(t *testing.T) {
+	t.Parallel()
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})
 	ep := worker(t, p.Fabric)

@@ -314,6 +314,7 @@ func TestJoinEndsMessages(t *testing.T) {
 // TestJoinWithoutAnswer joins an epoch while the mailbox's process does not answer that it has
 // ended the connection: a message that is on its way may arrive later, and no error denies that.
 func TestJoinWithoutAnswer(t *testing.T) {
+	t.Parallel()
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})
 	from, _, box := correspondents(t, p.Fabric, 0, rdma.BoxOptions{})
@@ -374,6 +375,7 @@ func TestTooLongMessage(t *testing.T) {
 // TestLostBuffers has the device lose buffers of a mailbox. Once senders have come and gone for a
 // while it has them again, and no message is lost by that.
 func TestLostBuffers(t *testing.T) {
+	t.Parallel()
 	needsSoft(t)
 	p := newPool(t, shape{nodes: 1})
 	from, _, box := correspondents(t, p.Fabric, 0, rdma.BoxOptions{Slots: 3})

@@ -58,6 +58,7 @@ func TestBesideAtOnce(t *testing.T) {
 
 // TestBesideIsNoUser: a process beside a node does not keep the pool in use.
 func TestBesideIsNoUser(t *testing.T) {
+	t.Parallel()
 	p := New(t, 1, 4096, nil)
 	o, err := p.nodes[0].Beside()
 	if err != nil {

@@ -151,6 +151,7 @@ func TestNoEffect(t *testing.T) {
 // TestWriteLandsInPart has a page of a node's memory go while it is in use. A WRITE that meets it
 // has landed up to there, so its error does not say that it had no effect; that of a READ does.
 func TestWriteLandsInPart(t *testing.T) {
+	t.Parallel()
 	const page, front = 4096, 4096 // the file has a page in front
 	c := memnode.Config{Listen: "127.0.0.1:0", Memory: 16 * page, File: filepath.Join(t.TempDir(), "memory")}
 	n, err := memnode.Listen(c)
@@ -262,6 +263,7 @@ func TestReceiverDies(t *testing.T) {
 // TestCloseEndsAwait closes a fabric while tasks wait for messages for as long as it takes: at one
 // node, which a worker reads itself, and at all.
 func TestCloseEndsAwait(t *testing.T) {
+	t.Parallel()
 	f, a, _ := newTwo(t)
 	waits := make(chan rdma.Mailbox, 2)
 	for _, node := range []int{0, rdma.All} {
@@ -433,6 +435,7 @@ func TestAwaitSeveral(t *testing.T) {
 // TestOnlyReceives: a process that gets messages all the time, and says nothing to their node,
 // keeps its connection.
 func TestOnlyReceives(t *testing.T) {
+	t.Parallel()
 	f, a, _ := newTwo(t)
 	m := listening(t, a, rdma.BoxOptions{Slots: 1024, Bytes: 64})
 	defer m.Close()

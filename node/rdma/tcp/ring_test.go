@@ -103,6 +103,7 @@ func TestRingEndsWithWorker(t *testing.T) {
 // TestRingCutOff closes a ring while its node is out of reach: it may take entries of others as
 // yet.
 func TestRingCutOff(t *testing.T) {
+	t.Parallel()
 	f, a, _ := newTwo(t)
 	ring := opening(t, a)
 	l := f.Link(0)

@@ -68,6 +68,7 @@ func geometry(n int) control.Geometry { return control.Geometry{Nodes: n, Memory
 
 // TestTokens calls nodes with other tokens than theirs, and without.
 func TestTokens(t *testing.T) {
+	t.Parallel()
 	nodes, addrs, log := guarded(t, 3, transport.Security{Token: token, ReadToken: readToken})
 	created(t, control.Options{Addresses: addrs, Security: transport.Security{Token: token}}, geometry(3))
 	almost := bytes.Clone(token)

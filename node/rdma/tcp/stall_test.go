@@ -13,6 +13,7 @@ import (
 // TestNodeReadsNothing posts to a node that reads nothing: no Post waits for it, what waits to be
 // sent is bounded, and in the end the node counts as down. The other node's verbs go on.
 func TestNodeReadsNothing(t *testing.T) {
+	t.Parallel()
 	f, proxies := behind(t, 2, lease, nil)
 	first, second := attach(t, f.Fabric, "first"), attach(t, f.Fabric, "second")
 	proxies[0].rule(func(c caller) fate {
