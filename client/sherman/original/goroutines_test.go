@@ -241,7 +241,22 @@ func TestBlocked(t *testing.T) {
 	if v, err := s.Get([]byte("key50")); err != nil || string(v) != "before" {
 		t.Errorf("a GET behind a dead client's lock: %q, %v", v, err)
 	}
-	must(t, s.Update([]byte("key00"), []byte("after")))
+	// Leaves may share a lock, by their places, which are random.
+	blocked, err := s.find([]byte("key50"), 0)
+	must(t, err)
+	others := 0
+	for i := range 100 {
+		key := fmt.Appendf(nil, "key%02d", i)
+		r, err := s.find(key, 0)
+		must(t, err)
+		if s.lockAt(r) != s.lockAt(blocked) {
+			must(t, s.Update(key, []byte("after")))
+			others++
+		}
+	}
+	if others < 50 {
+		t.Errorf("only %d keys lie under other locks", others)
+	}
 
 	own, err := f.Open("master")
 	must(t, err)
