@@ -203,14 +203,13 @@ func (l *Locks) Acquire(o *session.Op, taken table.Ref, key, value []byte) error
 		if content != nil && o.Table.Replicas > 1 {
 			l.addBackups(o, b, l.Shard, taken, content)
 		}
-		posted := o.EP.Now()
 		// After an error the CAS may have landed, or may land later, so the shard is settled from
 		// the intent.
 		if err := o.Do(steps.Lock, b); err != nil {
 			return l.Lost(o, b, fmt.Errorf("lock word %d of shard %d: %w", w.Word, l.Shard, err))
 		}
 		opening = false
-		l.seeTurn(o, t, take, look, o.EP.Now()-posted)
+		l.seeTurn(o, t, take, look)
 		if trying && lock.Swapped() {
 			if l.held++; last {
 				l.Keep(b)

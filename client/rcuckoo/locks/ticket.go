@@ -54,6 +54,7 @@ type turn struct {
 	serving uint64        // as the client saw it last
 	since   time.Duration // when the client saw it first like that
 	still   int           // how many looks have found it like that since
+	posted  time.Duration // when the client looked last
 }
 
 // ahead is how many clients this one takes to be ahead of it.
@@ -90,6 +91,7 @@ func (l *Locks) addTurn(o *session.Op, b *rdma.Batch, t *turn) (take, look *rdma
 	if t.queue == 0 {
 		return nil, nil
 	}
+	t.posted = o.EP.Now()
 	if !t.taken {
 		take = b.FetchAdd(t.queue, 1)
 	}
@@ -97,13 +99,14 @@ func (l *Locks) addTurn(o *session.Op, b *rdma.Batch, t *turn) (take, look *rdma
 }
 
 // seeTurn notes what the verbs of addTurn found, and how long a try took.
-func (l *Locks) seeTurn(o *session.Op, t *turn, take, look *rdma.Op, took time.Duration) {
+func (l *Locks) seeTurn(o *session.Op, t *turn, take, look *rdma.Op) {
 	if look == nil {
 		return
 	}
 	p, now, serving := &l.pacing, o.EP.Now(), le.Uint64(look.Buf)
 	// Only tries are compared: a look has no CAS.
 	if t.has() {
+		took := now - t.posted
 		if p.fastest == 0 || took < p.fastest {
 			p.fastest = took
 		}
