@@ -57,8 +57,9 @@ type SoakedOps struct {
 	Full  uint64  `json:"full"` // that found the pool full
 }
 
-// Run puts load on the pool, in which no other worker is at work. Pairs that it holds stay. The
-// error says what is wrong; the Soaked holds what was measured, also then.
+// Run puts load on the pool, in which no other worker is at work, and which is to be empty, or
+// nearly so: keys that a Soak has left there make the next one fail. The error says what is wrong;
+// the Soaked holds what was measured, also then.
 func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	if s.Say == nil {
 		s.Say = func(string, ...any) {}

@@ -26,8 +26,8 @@ const fewShare = 4
 const mergedShare = 3
 
 // mergeShare is for which part of the pool's timeout a DELETE tries to merge nodes. Where many
-// clients change a leaf all the time, a merge of it is in their way again and again, as one that is
-// late most of all, and nearly never succeeds.
+// clients change a leaf all the time, a merge of it is aborted again and again. One that is late
+// makes its locks wanted, so it holds up the others, and nearly never succeeds.
 const mergeShare = 32
 
 // errBusy ends a merge of nodes that others change all the time.

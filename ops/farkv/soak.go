@@ -26,8 +26,8 @@ knows, and fails when
   the pool is full while half of what it holds of one worker is not there
   it holds less behind the load than before, or farkv check finds damage
 
-STORE makes a small pool of this process's memory. POOL is one in which no client is at work; the pairs that it holds
-stay, and leave the load less room.`),
+STORE makes a small pool of this process's memory. POOL is one in which no client is at work, and which is empty, or
+nearly so. Other pairs stay; but the keys that a soak leaves when it fails or is killed make the next one fail.`),
 		Example: "  farkv soak race-rtx\n" +
 			"  farkv soak fusee --for 10m --workers 16 --seed 7\n" +
 			"  farkv up --fabric tcp mine --store sherman-rtx --records 2000 && farkv soak mine --for 1m",
