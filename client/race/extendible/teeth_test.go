@@ -35,7 +35,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a proposal that was copied is not live yet", In: "Store.decide",
 		At: "$at.word != $o.word.as(proposed) && $*void", Do: "at.word != o.word.as(void)"},
 	{Rule: "a proposal that was ended is not live", In: "Store.decide",
-		At: "$*proposed && $at.word != $o.word.as(void)", Do: "at.word != o.word.as(proposed)"},
+		At: "$*proposed && $at.word != $o.word.as(void)", Do: "at.word != o.word.as(proposed)", Seed: 7089},
 	{Rule: "a pair that became live before a rehash is not inserted again", In: "Store.decide",
 		At: "$at.word != $o.word.as(proposed) && $*void", Do: "at.word == 0 && at.slot < 0"},
 	// INSERTs.
@@ -102,5 +102,5 @@ var mutants = []teeth.Mutant{
 }
 
 func TestMutants(t *testing.T) {
-	teeth.Suite{Test: "TestExplore/alone", Env: []string{"FARKV_SEEDS=4000"}}.Run(t, mutants)
+	teeth.Suite{Test: "TestExplore/alone", Env: []string{"FARKV_SEEDS=20000"}}.Run(t, mutants)
 }
