@@ -2,10 +2,12 @@ package ops
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
@@ -86,6 +88,9 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	o := soak.Options{Workers: s.Workers, Seed: s.Seed, Length: s.Length, Keys: s.Keys, Say: s.Say}
 	r, err := soak.Run(ctx, target, o)
 	out := s.soaked(p, &r)
+	if errors.Is(err, client.ErrExists) {
+		err = fmt.Errorf("%w (hint: a soak that failed or was killed may have left the key: take an empty pool)", err)
+	}
 	if err != nil {
 		return out, fmt.Errorf("soak %s: %w", p.Address, err)
 	}
