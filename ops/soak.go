@@ -61,7 +61,7 @@ type SoakedOps struct {
 
 // Run puts load on the pool, in which no other worker is at work, and which is to be empty, or
 // nearly so: keys that a Soak has left there make the next one fail. The error says what is wrong;
-// the Soaked holds what was measured, also then.
+// the Soaked holds what was measured, also then; nil: nothing was.
 func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	if s.Say == nil {
 		s.Say = func(string, ...any) {}
@@ -92,7 +92,11 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 		err = fmt.Errorf("%w (hint: a soak that failed or was killed may have left the key: take an empty pool)", err)
 	}
 	if err != nil {
-		return out, fmt.Errorf("soak %s: %w", p.Address, err)
+		err = fmt.Errorf("soak %s: %w", p.Address, err)
+		if r.First == 0 {
+			return nil, err // nothing was measured yet
+		}
+		return out, err
 	}
 	s.Say("check")
 	f, _, err := CheckOpen(ctx, p, false)
