@@ -67,8 +67,8 @@ func worker(t testing.TB, f rdma.Fabric, o Options, wrap func(rdma.Endpoint) rdm
 }
 
 func must(t testing.TB, err error) {
-	t.Helper()
 	if err != nil {
+		t.Helper() // which reads the stack: benchmarks call must
 		t.Fatal(err)
 	}
 }
