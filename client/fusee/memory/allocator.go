@@ -99,7 +99,7 @@ func (a *Allocator) Take(class, toDelete int, deletes bool) (layout.Object, erro
 	if a.writes++; a.writes%shedEvery == 0 || a.s.Clock-a.shedAt > a.s.Timeout {
 		began := a.s.Now()
 		a.s.Fault(a.shed(class))
-		a.s.Exempt(began)
+		a.s.Exempt(began, nil) // the operation goes on whatever ails shed
 		a.shedAt = a.s.Clock
 	}
 	class, err := a.classFor(class, deletes)

@@ -247,14 +247,18 @@ var mutants = []teeth.Mutant{
 		At: "$a.reshape($class, $reserve)", Do: "false, error(nil)", Test: "TestReshape"},
 	{Rule: "a DELETE does not wait for that", In: "Allocator.reshape",
 		At: "$reserve == 0", Do: "false", Test: "TestReshape"},
+	{Rule: "nor does an operation that is late", In: "Allocator.reshape",
+		At: "$waited || $reserve == 0", Do: "$waited && false || $reserve == 0", Test: "TestReshape"},
+	{Rule: "a node that does not answer takes the operation's time", Pkg: "../session", In: "Session.Exempt",
+		At: "$err == nil", Do: "$err == $err", Test: "TestFailureTakesTime"},
 	{Rule: "few of many blocks are carved anew where others have blocks", In: "Allocator.reshape",
 		At: "$blocks/restShare", Do: "$blocks", Test: "TestReshape"},
 	{Rule: "an operation leaves no more blocks than a trip takes", In: "Slab.surplus",
 		At: "$n < syncBlocks", Do: "true", Test: "TestShedLeavesSome"},
 	{Rule: "an operation's time goes on behind what it did for others", In: "Allocator.Take",
-		At: "$a.$s.Exempt($began)", Do: "_ = began", Test: "TestShedLeavesSome"},
+		At: "$a.$s.Exempt($began, nil)", Do: "_ = began", Test: "TestShedLeavesSome"},
 	{Rule: "nor does what it lends count as its time", In: "Allocator.classFor",
-		At: "$a.$s.Exempt($began)", Nth: "1/2", Do: "_ = began", Test: "TestShedLeavesSome"},
+		At: "$a.$s.Exempt($began, $err)", Nth: "1/2", Do: "_ = began", Test: "TestShedLeavesSome"},
 }
 
 func TestMutants(t *testing.T) { teeth.Suite{}.Run(t, mutants) }

@@ -31,7 +31,7 @@ func (a *Allocator) classFor(class int, deletes bool) (int, error) {
 	if a.full && !deletes {
 		began := a.s.Now()
 		err := a.lend(class)
-		a.s.Exempt(began)
+		a.s.Exempt(began, err)
 		if err != nil {
 			return class, err
 		}
@@ -68,7 +68,7 @@ func (a *Allocator) classFor(class int, deletes bool) (int, error) {
 		waited = true
 		began := a.s.Now()
 		ok, e := a.await(class, reserve)
-		a.s.Exempt(began) // the wait does not count as the operation's time
+		a.s.Exempt(began, e) // the wait does not count as the operation's time
 		// Meanwhile a larger object may have come back, of which await knows nothing.
 		if from, idle := a.Holdings.borrow(class, reserve); idle && e == nil {
 			return from, nil

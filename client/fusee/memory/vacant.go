@@ -42,8 +42,8 @@ const (
 	// manyEmpty: one block of so many is empty where reshape carves blocks anew.
 	manyEmpty = 16
 	// emptyShare is for which part of an operation's time it takes its own empty blocks out of use,
-	// and for which it takes over others'. A block of small objects costs a thousand verbs; what is
-	// left waits for the next look.
+	// and for which it takes over others'; and how late it may be when reshape does so. A block of
+	// small objects costs a thousand verbs; what is left waits for the next look.
 	emptyShare = 4
 	// wipeBytes are wiped in one trip, on all replicas.
 	wipeBytes = 64 << 10
@@ -205,15 +205,16 @@ func anyObjects(node.Entry) bool { return true }
 // class. Pairs that find no block of their class would use larger objects, of which a block has
 // fewer; and only a pair that is too large for what there is has blocks carved. So a pool that is
 // filled and emptied again and again would be full with fewer and fewer pairs. The operation waits
-// for that, but few do, as blocks rest together.
-func (a *Allocator) reshape(class, reserve int) (bool, error) {
-	if reserve == 0 { // a DELETE's object comes back soon
+// for that, but few do, as blocks rest together. One that has waited for something else does not.
+func (a *Allocator) reshape(class, reserve int) (_ bool, err error) {
+	began := a.s.Now()
+	waited := a.s.Until()-began < a.s.OpTimeout-a.s.OpTimeout/emptyShare
+	if waited || reserve == 0 { // a DELETE's object comes back soon
 		return false, nil
 	}
-	began := a.s.Now()
-	defer a.s.Exempt(began)
+	defer func() { a.s.Exempt(began, err) }()
 	blocks, rested := len(a.s.LiveRegions)*a.s.Space.Blocks(), len(a.Emptied)
-	err := a.takeEmpty(min(manyCandidates, blocks)/manyEmpty, min(max(1, blocks/restShare), mostEmptied), false)
+	err = a.takeEmpty(min(manyCandidates, blocks)/manyEmpty, min(max(1, blocks/restShare), mostEmptied), false)
 	if err != nil || len(a.Emptied) == rested {
 		return false, err
 	}

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"errors"
 	"testing"
 	"time"
 
@@ -89,12 +90,12 @@ func TestVacateForAWhile(t *testing.T) {
 
 // TestReshape: in a pool of which all blocks are empty, and of a larger class, an object of a class
 // of its own is waited for, once, whether or not others have blocks, of which it then takes few;
-// but not for a DELETE.
+// but not for a DELETE, or by an operation that is late.
 func TestReshape(t *testing.T) {
 	for _, test := range []struct {
-		deletes, others bool
-		vacant          int // behind it, beside the one that was taken, and one for DELETEs
-	}{{vacant: manyCandidates*3/4 - 2}, {others: true, vacant: 1524/restShare - 2}, {deletes: true}} {
+		deletes, others, late bool
+		vacant                int // behind it, beside the one that was taken, and one for DELETEs
+	}{{vacant: manyCandidates*3/4 - 2}, {others: true, vacant: 1524/restShare - 2}, {deletes: true}, {late: true}} {
 		f := pool(t)
 		x, other, a := allocator(t, f), allocator(t, f), allocator(t, f)
 		if test.others {
@@ -107,7 +108,10 @@ func TestReshape(t *testing.T) {
 		if err := x.LeaveAll(); err != nil {
 			t.Fatal(err)
 		}
-		began, waits := a.s.Now(), !test.deletes
+		began, waits := a.s.Now(), !test.deletes && !test.late
+		if a.s.Deadline = began + a.s.OpTimeout; test.late {
+			a.s.Deadline -= a.s.OpTimeout / 2
+		}
 		o, err := a.Take(3, 1, test.deletes)
 		took := a.s.Now() - began
 		if err != nil || (o.Class == 3) != waits || (took >= a.s.Timeout) != waits || took > 2*a.s.Timeout {
@@ -123,4 +127,36 @@ func TestReshape(t *testing.T) {
 			t.Errorf("%+v: got another object in %v, want it at once: %v", test, a.s.Now()-began, err)
 		}
 	}
+}
+
+// TestFailureTakesTime: a node that does not answer takes the operation's time, also where what the
+// operation asked it for would not.
+func TestFailureTakesTime(t *testing.T) {
+	f := pool(t)
+	x, a := allocator(t, f), allocator(t, f)
+	for x.NewBlock(len(x.Holdings.Slabs)-1) == nil {
+	}
+	if err := x.LeaveAll(); err != nil {
+		t.Fatal(err)
+	}
+	a.s.Endpoint = &silence{a.s.Endpoint, session.StepTakeOver}
+	a.s.Start()
+	was := a.s.Until()
+	if _, err := a.Take(3, 1, false); !errors.Is(err, rdma.ErrNodeDown) || a.s.Until() != was {
+		t.Errorf("the deadline moved by %v: %v", a.s.Until()-was, err)
+	}
+}
+
+// silence is a node that is found dead at a step.
+type silence struct {
+	rdma.Endpoint
+	step rdma.Step
+}
+
+func (s *silence) Post(b *rdma.Batch) error {
+	if b.Step() != s.step {
+		return s.Endpoint.Post(b)
+	}
+	s.Sleep(time.Millisecond)
+	return rdma.ErrNodeDown
 }

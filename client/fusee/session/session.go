@@ -162,10 +162,12 @@ func (s *Session) Until() time.Duration {
 }
 
 // Exempt moves the current operation's deadline by the time since a moment: what the worker did
-// since then it did for others. It reads the clock, so Clock is not older than what it did.
-func (s *Session) Exempt(since time.Duration) {
+// since then it did for others. Where that ended in an error it does not: the operation has waited
+// for a node, and may begin again in the next view. It reads the clock, so Clock is not older than
+// what it did.
+func (s *Session) Exempt(since time.Duration, err error) {
 	s.Clock = s.Now()
-	if s.Deadline != Unset && s.Deadline != Never {
+	if err == nil && s.Deadline != Unset && s.Deadline != Never {
 		s.Deadline += s.Clock - since
 	}
 }
