@@ -93,7 +93,7 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 	}
 	if err != nil {
 		err = fmt.Errorf("soak %s: %w", p.Address, err)
-		if r.First == 0 {
+		if len(r.Counts) == 0 {
 			return nil, err // nothing was measured yet
 		}
 		return out, err

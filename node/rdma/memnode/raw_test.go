@@ -324,6 +324,25 @@ func (n *rawNode) breach(t *testing.T, p transport.Purpose, request []byte) {
 	}
 }
 
+// TestOtherPoolsAreStrangers: a node refuses verbs and peers of another pool, as of one that its
+// address served before, and those that take it for another node of its own.
+func TestOtherPoolsAreStrangers(t *testing.T) {
+	n := newRawNode(t, Config{})
+	own := n.fabric.Record().ID
+	for _, p := range []transport.Purpose{transport.ForVerbs, transport.ForPeer} {
+		for _, h := range []transport.Hello{{Pool: transport.NewID()}, {Pool: own, Node: 1}} {
+			h.Purpose, h.Process = p, transport.NewID()
+			c, _, err := transport.Dial(t.Context(), n.Addr(), transport.Security{}, h)
+			if err == nil {
+				c.Close()
+			}
+			if !errors.Is(err, rdma.ErrNodeDown) {
+				t.Errorf("a connection for node %d of pool %s to node 0 of %s: %v", h.Node, h.Pool, own, err)
+			}
+		}
+	}
+}
+
 // TestConnectionsAreBounded fills a node with connections: it refuses the next client, and counts
 // that, but no peer.
 func TestConnectionsAreBounded(t *testing.T) {
