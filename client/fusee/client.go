@@ -75,7 +75,8 @@ type Options struct {
 	// Timeout bounds an operation and each wait for a node. Default, and at most, what the pool
 	// was made for. An operation looks at its deadline between waits, so it may end one wait
 	// later. Its time begins behind a wait for verbs of earlier writes that timed out. One that
-	// gives a block another size class sleeps for one timeout of the pool's more.
+	// gives a block another size class sleeps for one timeout of the pool's more, and again if
+	// other clients have taken it.
 	// What one does to leave blocks to others does not count.
 	// An INSERT that waits for the index to grow has as much time again whenever that has grown,
 	// and 16 timeouts at most.
