@@ -248,7 +248,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "a DELETE does not wait for that", In: "Allocator.reshape",
 		At: "$reserve == 0", Do: "false", Test: "TestReshape"},
 	{Rule: "nor does an operation that is late", In: "Allocator.reshape",
-		At: "$waited || $reserve == 0", Do: "$waited && false || $reserve == 0", Test: "TestReshape"},
+		At: "$a.$s.Until()-$began < $a.$s.OpTimeout-$a.$s.OpTimeout/emptyShare", Do: "false", Test: "TestReshape"},
 	{Rule: "a node that does not answer takes the operation's time", Pkg: "../session", In: "Session.Exempt",
 		At: "$err == nil", Do: "$err == $err", Test: "TestFailureTakesTime"},
 	{Rule: "few of many blocks are carved anew where others have blocks", In: "Allocator.reshape",

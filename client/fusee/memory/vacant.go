@@ -207,9 +207,11 @@ func anyObjects(node.Entry) bool { return true }
 // filled and emptied again and again would be full with fewer and fewer pairs. The operation waits
 // for that, but few do, as blocks rest together. One that has waited for something else does not.
 func (a *Allocator) reshape(class, reserve int) (_ bool, err error) {
+	if reserve == 0 { // a DELETE's object comes back soon
+		return false, nil
+	}
 	began := a.s.Now()
-	waited := a.s.Until()-began < a.s.OpTimeout-a.s.OpTimeout/emptyShare
-	if waited || reserve == 0 { // a DELETE's object comes back soon
+	if a.s.Until()-began < a.s.OpTimeout-a.s.OpTimeout/emptyShare {
 		return false, nil
 	}
 	defer func() { a.s.Exempt(began, err) }()

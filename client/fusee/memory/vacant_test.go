@@ -11,17 +11,22 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// rival takes departed clients' blocks over just before its worker does, as often as it has left.
+// rival takes departed clients' blocks over just before its worker does, as often as it has left,
+// or has their node die then.
 type rival struct {
 	rdma.Endpoint
 	t    *testing.T
 	s    *session.Session
 	left int
 	each time.Duration // how long a trip takes
+	err  error         // of each take-over; nil: there is none
 }
 
 func (r *rival) Post(b *rdma.Batch) error {
 	r.Sleep(r.each)
+	if b.Step() == session.StepTakeOver && r.err != nil {
+		return r.err
+	}
 	if op := b.Op(0); b.Step() == session.StepTakeOver && r.left > 0 {
 		r.left--
 		e := node.Entry(op.Expect)
@@ -57,7 +62,7 @@ func TestEmptyBlocksAreTaken(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		a.s.Endpoint = &rival{a.s.Endpoint, t, other.s, test.won, test.each}
+		a.s.Endpoint = &rival{a.s.Endpoint, t, other.s, test.won, test.each, nil}
 		if err := a.takeEmpty(0, mostTaken, true); err != nil {
 			t.Fatal(err)
 		}
@@ -139,24 +144,10 @@ func TestFailureTakesTime(t *testing.T) {
 	if err := x.LeaveAll(); err != nil {
 		t.Fatal(err)
 	}
-	a.s.Endpoint = &silence{a.s.Endpoint, session.StepTakeOver}
+	a.s.Endpoint = &rival{Endpoint: a.s.Endpoint, t: t, each: time.Millisecond, err: rdma.ErrNodeDown}
 	a.s.Start()
 	was := a.s.Until()
 	if _, err := a.Take(3, 1, false); !errors.Is(err, rdma.ErrNodeDown) || a.s.Until() != was {
 		t.Errorf("the deadline moved by %v: %v", a.s.Until()-was, err)
 	}
-}
-
-// silence is a node that is found dead at a step.
-type silence struct {
-	rdma.Endpoint
-	step rdma.Step
-}
-
-func (s *silence) Post(b *rdma.Batch) error {
-	if b.Step() != s.step {
-		return s.Endpoint.Post(b)
-	}
-	s.Sleep(time.Millisecond)
-	return rdma.ErrNodeDown
 }
