@@ -350,14 +350,14 @@ func salvages(t *testing.T, seed uint64) {
 		}
 		// One replica of its last allocation, and of its last draft, is all that it came to.
 		b := c.s.Batch()
-		for blk := range c.mem.Holdings.Own {
+		for _, blk := range ownBlocks(c) {
 			b.CompareSwap(
 				c.s.Space.Entry(node.Block{Region: blk.Region, Index: (blk.Index + 1) % c.s.Space.Blocks()}, 0),
 				0, uint64(node.MakeEntry(c.s.ID, 2)))
 			must(t, c.s.Do("test", b))
 		}
 		b.Release()
-		for _, blk := range c.mem.Holdings.Own {
+		for _, blk := range ownBlocks(c) {
 			for i := range blk.Incarnations {
 				blk.Incarnations[i] += 5
 			}

@@ -238,7 +238,7 @@ func TestUnresolvedComesBack(t *testing.T) {
 	b, leave := life(t, f, Options{Timeout: 500 * time.Millisecond})
 	must(t, a.Insert(k, []byte("1")))
 	must(t, b.Update(k, []byte("1")))
-	for _, blk := range b.mem.Holdings.Own { // a's word is the lesser one: it wins by rule 3
+	for _, blk := range ownBlocks(b) { // a's word is the lesser one: it wins by rule 3
 		for i := range blk.Incarnations {
 			blk.Incarnations[i] += 100
 		}

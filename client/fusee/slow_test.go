@@ -89,7 +89,7 @@ func TestRejoinInParts(t *testing.T) {
 		wantError(t, err, rdma.ErrTimeout)
 	}
 	if tries < 2 || tries == 100 {
-		t.Errorf("%d blocks were read anew in %d tries", len(c.mem.Holdings.Own), tries)
+		t.Errorf("%d blocks were read anew in %d tries", len(ownBlocks(c)), tries)
 	}
 	d.each = 0
 	must(t, c.Update(key(0), nil))

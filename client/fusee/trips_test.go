@@ -8,6 +8,7 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/fusee/layout"
+	"github.com/farkv/farkv/client/fusee/memory"
 	"github.com/farkv/farkv/client/fusee/session"
 	"github.com/farkv/farkv/client/fusee/snapshot"
 	"github.com/farkv/farkv/client/race"
@@ -64,6 +65,14 @@ func worker(t testing.TB, f rdma.Fabric, o Options, wrap func(rdma.Endpoint) rdm
 		ep.Close()
 	})
 	return c
+}
+
+// ownBlocks lists the blocks in which a client allocates.
+func ownBlocks(c *Client) (list []*memory.Block) {
+	for _, s := range c.mem.Holdings.Slabs {
+		list = append(list, s.Blocks...)
+	}
+	return list
 }
 
 func must(t testing.TB, err error) {

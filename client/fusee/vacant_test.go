@@ -255,12 +255,12 @@ func TestIncarnationsGoOn(t *testing.T) {
 		for i := range 6 {
 			must(t, y.Insert(key(i), make([]byte, 1000)))
 		}
-		if len(y.mem.Holdings.Own) == 0 {
+		if len(ownBlocks(y)) == 0 {
 			t.Fatal("it has no block: this test shows nothing")
 		}
-		for blk, b := range y.mem.Holdings.Own {
-			if least := slices.Min(b.Incarnations); least < floor[blk] {
-				t.Errorf("got incarnation %d in block %v, want %d at least", least, blk, floor[blk])
+		for _, b := range ownBlocks(y) {
+			if least := slices.Min(b.Incarnations); least < floor[b.Block] {
+				t.Errorf("got incarnation %d in block %v, want %d at least", least, b.Block, floor[b.Block])
 			}
 		}
 		for i := range 6 {
@@ -355,11 +355,11 @@ func TestIncarnationsGoOnWhenClearFails(t *testing.T) {
 		y := worker2(t, f)
 		for i := 1; y.Insert(key(i), make([]byte, 300)) == nil; i++ {
 		}
-		for blk, b := range y.mem.Holdings.Own {
-			for i, inc := range had[blk] {
+		for _, b := range ownBlocks(y) {
+			for i, inc := range had[b.Block] {
 				if b.Incarnations[i] < inc {
 					t.Fatalf("verb %d failed: object %d of block %v has got incarnation %d, want %d at least",
-						at, i, blk, b.Incarnations[i], inc)
+						at, i, b.Block, b.Incarnations[i], inc)
 				}
 			}
 		}

@@ -80,7 +80,8 @@ type Allocator struct {
 // New returns the memory of a client that holds nothing yet.
 func New(s *session.Session) *Allocator {
 	t := NewTables(s)
-	h := &Holdings{Layout: s.Layout, Slabs: make([]Slab, len(s.Classes.Units)), Own: map[node.Block]*Block{}}
+	h := &Holdings{Layout: s.Layout, Slabs: make([]Slab, len(s.Classes.Units)),
+		own: make([][]*Block, s.Regions)}
 	return &Allocator{s: s, Tables: t, Holdings: h, Reclaim: &Reclaim{s: s, t: t, h: h, Rest: s.Quarantine()}}
 }
 

@@ -253,7 +253,7 @@ func (a *Allocator) leave(blocks []*Block, free []Place) error {
 		return err
 	}
 	for _, blk := range blocks {
-		delete(a.Holdings.Own, blk.Block)
+		a.Holdings.drop(blk)
 	}
 	return nil
 }

@@ -207,7 +207,7 @@ func (r *Reclaim) ripen(p Place) {
 func (r *Reclaim) harvest() {
 	for r.ripe.Len() > 0 && r.ripe.Items()[0].after <= r.landed {
 		p := r.ripe.Pop().Place
-		if r.h.Own[p.Block.Block] == p.Block && !p.Block.parting {
+		if r.h.Own(p.Block.Block) == p.Block && !p.Block.parting {
 			r.h.Slabs[p.Block.Class].Free.Push(p)
 		} else {
 			// If the client keeps the block, a scan finds the object.
@@ -236,12 +236,12 @@ func (r *Reclaim) landAll() error {
 func (r *Reclaim) restingOwn(class int) int {
 	n := 0
 	for _, x := range r.resting.Items() {
-		if blk, _, _ := r.s.Space.BlockOf(x.unit); int(x.class) == class && r.h.Own[blk] != nil {
+		if blk, _, _ := r.s.Space.BlockOf(x.unit); int(x.class) == class && r.h.Own(blk) != nil {
 			n++
 		}
 	}
 	for _, x := range r.ripe.Items() {
-		if x.Block.Class == class && r.h.Own[x.Block.Block] == x.Block {
+		if x.Block.Class == class && r.h.Own(x.Block.Block) == x.Block {
 			n++
 		}
 	}

@@ -141,7 +141,7 @@ func (a *Allocator) tidy() error {
 				blk.Entry = now.Entry
 			} else {
 				s.Split(blk)
-				delete(a.Holdings.Own, blk.Block)
+				a.Holdings.drop(blk)
 			}
 		}
 	}
@@ -149,7 +149,7 @@ func (a *Allocator) tidy() error {
 	a.Emptied = slices.DeleteFunc(a.Emptied, func(e emptied) bool { return mine[e.Block.Block] == nil })
 	// Blocks of this client that it does not know are taken in as if they were adopted.
 	for _, blk := range list {
-		if a.Holdings.Own[blk.Block] != nil {
+		if a.Holdings.Own(blk.Block) != nil {
 			continue
 		}
 		if a.s.Overdue() {
@@ -198,12 +198,12 @@ func (a *Allocator) returnParting(mine map[node.Block]*Block) error {
 			if kept(blk) {
 				blk.parting = false
 				a.Holdings.hold(blk)
-			} else if a.Holdings.Own[blk.Block] == blk {
-				delete(a.Holdings.Own, blk.Block)
+			} else if a.Holdings.Own(blk.Block) == blk {
+				a.Holdings.drop(blk)
 			}
 		}
 		for _, p := range s.Free.Items() {
-			if a.Holdings.Own[p.Block.Block] == p.Block {
+			if a.Holdings.Own(p.Block.Block) == p.Block {
 				a.Holdings.Slabs[p.Block.Class].Free.Push(p)
 			}
 		}

@@ -148,7 +148,7 @@ func (a *Allocator) taken(b *rdma.Batch, blocks []*Block, found []Place) int {
 		op := b.Op(first + i)
 		if op.Err == nil && !p.Block.Idle(p.Index) &&
 			layout.LE.Uint64(op.Buf) == uint64(p.Block.Incarnations[p.Index]) &&
-			a.Holdings.Own[p.Block.Block] == p.Block {
+			a.Holdings.Own(p.Block.Block) == p.Block {
 			a.Reclaim.ripen(p)
 			n++
 		}

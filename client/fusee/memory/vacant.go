@@ -80,7 +80,7 @@ func (a *Allocator) Vacate(all bool, most int) error {
 				a.Holdings.takeUp(b)
 				return fmt.Errorf("empty block %v: %w", b.Block, err)
 			}
-			delete(a.Holdings.Own, b.Block)
+			a.Holdings.drop(b)
 			a.Emptied = append(a.Emptied, emptied{b, a.s.Now() + a.s.Timeout})
 		}
 	}

@@ -82,7 +82,7 @@ func TestVacateForAWhile(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for _, b := range a.Holdings.Own {
+	for _, b := range a.Holdings.Slabs[0].Blocks {
 		b.Incarnations[0] = 1 // so that there is a mark to write
 	}
 	a.s.Endpoint = &rival{Endpoint: a.s.Endpoint, t: t, each: a.s.OpTimeout / 2}
