@@ -251,6 +251,8 @@ var mutants = []teeth.Mutant{
 		At: "$a.$s.Until()-$began < $a.$s.OpTimeout-$a.$s.OpTimeout/emptyShare", Do: "false", Test: "TestReshape"},
 	{Rule: "a node that does not answer takes the operation's time", Pkg: "../session", In: "Session.Exempt",
 		At: "$err == nil", Do: "$err == $err", Test: "TestFailureTakesTime"},
+	{Rule: "also one that does not answer while the client lends blocks", In: "Allocator.classFor",
+		At: "$a.$s.Exempt($began, $err)", Nth: "1/2", Do: "a.s.Exempt(began, nil)", Test: "TestFailureTakesTime"},
 	{Rule: "few of many blocks are carved anew where others have blocks", In: "Allocator.reshape",
 		At: "$blocks/restShare", Do: "$blocks", Test: "TestReshape"},
 	{Rule: "an operation leaves no more blocks than a trip takes", In: "Slab.surplus",

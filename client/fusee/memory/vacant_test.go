@@ -11,21 +11,21 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// rival takes departed clients' blocks over just before its worker does, as often as it has left,
-// or has their node die then.
+// rival takes departed clients' blocks over just before its worker does, as often as it has left.
+// Or its node is dead at a step.
 type rival struct {
 	rdma.Endpoint
 	t    *testing.T
 	s    *session.Session
 	left int
 	each time.Duration // how long a trip takes
-	err  error         // of each take-over; nil: there is none
+	dead rdma.Step     // "": never
 }
 
 func (r *rival) Post(b *rdma.Batch) error {
 	r.Sleep(r.each)
-	if b.Step() == session.StepTakeOver && r.err != nil {
-		return r.err
+	if b.Step() == r.dead {
+		return rdma.ErrNodeDown
 	}
 	if op := b.Op(0); b.Step() == session.StepTakeOver && r.left > 0 {
 		r.left--
@@ -62,7 +62,7 @@ func TestEmptyBlocksAreTaken(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		a.s.Endpoint = &rival{a.s.Endpoint, t, other.s, test.won, test.each, nil}
+		a.s.Endpoint = &rival{a.s.Endpoint, t, other.s, test.won, test.each, ""}
 		if err := a.takeEmpty(0, mostTaken, true); err != nil {
 			t.Fatal(err)
 		}
@@ -135,19 +135,29 @@ func TestReshape(t *testing.T) {
 }
 
 // TestFailureTakesTime: a node that does not answer takes the operation's time, also where what the
-// operation asked it for would not.
+// operation asked it for would not: to carve blocks anew, or to lend its own.
 func TestFailureTakesTime(t *testing.T) {
-	f := pool(t)
-	x, a := allocator(t, f), allocator(t, f)
-	for x.NewBlock(len(x.Holdings.Slabs)-1) == nil {
-	}
-	if err := x.LeaveAll(); err != nil {
-		t.Fatal(err)
-	}
-	a.s.Endpoint = &rival{Endpoint: a.s.Endpoint, t: t, each: time.Millisecond, err: rdma.ErrNodeDown}
-	a.s.Start()
-	was := a.s.Until()
-	if _, err := a.Take(3, 1, false); !errors.Is(err, rdma.ErrNodeDown) || a.s.Until() != was {
-		t.Errorf("the deadline moved by %v: %v", a.s.Until()-was, err)
+	for _, lends := range []bool{false, true} {
+		f := pool(t)
+		x, a := allocator(t, f), allocator(t, f)
+		step := session.StepTakeOver
+		for i := 0; lends && i < 3; i++ {
+			step = session.StepPassOn
+			if err := a.NewBlock(5); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for x.NewBlock(len(x.Holdings.Slabs)-1) == nil {
+		}
+		if err := x.LeaveAll(); err != nil {
+			t.Fatal(err)
+		}
+		a.full = lends
+		a.s.Endpoint = &rival{Endpoint: a.s.Endpoint, t: t, each: time.Millisecond, dead: step}
+		a.s.Start()
+		was := a.s.Until()
+		if _, err := a.Take(3, 1, false); !errors.Is(err, rdma.ErrNodeDown) || a.s.Until() != was {
+			t.Errorf("%v: the deadline moved by %v: %v", step, a.s.Until()-was, err)
+		}
 	}
 }
