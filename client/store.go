@@ -5,6 +5,7 @@ package client
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/telemetry"
@@ -57,6 +58,9 @@ var (
 	ErrTooLarge = errors.New("key or value too large")
 	// ErrFull is rdma.ErrFull: the pool has no memory, or its index no slot, for one more pair.
 	ErrFull = rdma.ErrFull
+	// ErrBucketFull wraps ErrFull: the index, which does not grow, has no place for this key. It
+	// may have one for another key, and more memory does not help.
+	ErrBucketFull = fmt.Errorf("the bucket has no room: %w", ErrFull)
 	// ErrDamaged is wrapped when an operation met bytes that no correct client can have written.
 	ErrDamaged = errors.New("pool is damaged")
 )

@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"time"
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/ops/format"
 	"github.com/farkv/farkv/ops/table"
 	"github.com/farkv/farkv/workloads"
@@ -117,7 +119,12 @@ func (s *Soak) open() (*stores.Pool, error) {
 	if err != nil {
 		return nil, err
 	}
-	return stores.Open(addr)
+	p, err := stores.Open(addr)
+	if errors.Is(err, rdma.ErrNoPool) && !strings.Contains(s.Of, ":") {
+		return nil, workloads.Usagef("soak %s: there is no store and no pool of this name (hint: %s'farkv list' lists "+
+			"the pools)", s.Of, workloads.DidYouMean(s.Of, stores.Names()))
+	}
+	return p, err
 }
 
 func (s *Soak) soaked(p *stores.Pool, r *soak.Result) *Soaked {
@@ -143,7 +150,7 @@ func (r *Soaked) Print(w io.Writer) {
 			format.Latency(o.P99), format.Latency(o.Worst), format.Count(o.Full)})
 	}
 	table.Print(w, rows, 0)
-	fmt.Fprintf(w, "\nthe pool was full with %s pairs, and behind the load with %s\n", format.Count(r.First),
+	fmt.Fprintf(w, "\nthe pool was full with %s pairs, and after the load with %s\n", format.Count(r.First),
 		format.Count(r.Again))
 	if r.Sound {
 		fmt.Fprintln(w, "every answer was right, and the pool is sound")

@@ -18,7 +18,7 @@ import (
 // number, and the rest is higher than in its changes before.
 //
 // If decide returns an error, and the entries that it saw were chosen, the change ends with that
-// error and has had no effect. Other errors wrap ErrBucketFull when decide returns more than
+// error and has had no effect. Other errors wrap client.ErrBucketFull when decide returns more than
 // Slots entries, client.ErrFull when there is no buffer, and rdma.ErrNodeDown or rdma.ErrTimeout
 // as those of Lookup. If the error wraps client.ErrUncertain, the change may have taken effect,
 // or still may.
@@ -215,7 +215,7 @@ func (c *Client) decide(ch *change) (final bool, err error) {
 	}
 	next, err := ch.decide(c.next.entries[:c.next.n])
 	if err == nil && len(next) > Slots {
-		err = fmt.Errorf("%d entries in a bucket (at most %d): %w", len(next), Slots, ErrBucketFull)
+		err = fmt.Errorf("%d entries in a bucket (at most %d): %w", len(next), Slots, client.ErrBucketFull)
 	}
 	if err != nil {
 		c.next = c.base

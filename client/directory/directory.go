@@ -268,9 +268,5 @@ func (p *patience) again(c *Client) error {
 	return nil
 }
 
-// ErrBucketFull ends a change that leaves more than Slots entries in a bucket. It wraps
-// client.ErrFull. Memory elsewhere does not help.
-var ErrBucketFull = fmt.Errorf("the bucket has no room: %w", client.ErrFull)
-
 // uncertain wraps the failure of a change that may have taken effect.
 func uncertain(err error) error { return fmt.Errorf("%w: %w", client.ErrUncertain, err) }

@@ -83,9 +83,9 @@ func foreign(name string) string {
 		}
 	}
 	if having == nil {
-		return name + ": no store heeds it"
+		return name + ": no store has this option"
 	}
-	return fmt.Sprintf("%s: %s would heed it", path, orList(having))
+	return fmt.Sprintf("%s: an option of %s", path, orList(having))
 }
 
 // completed returns v with the defaults of all options that are chosen at that time.
@@ -138,7 +138,6 @@ func (k *Kind) Can() []string {
 		{k.Split, "index and data may differ in replicas", ""},
 		{k.Scans, "scans", "no scans"},
 		{k.Grows(), strings.TrimSpace("grows " + k.Growth), "does not grow"},
-		{k.Majority, "a majority of its nodes goes on alone", ""},
 	} {
 		switch {
 		case c.can:

@@ -74,7 +74,7 @@ func swarmKind(name, doc string, v variant) *Kind {
 
 		Explored: exploredCache,
 		Options:  []Option{cacheOption(swarm.DefaultCache)},
-		Replicas: "3, 5 or 7, of which a majority goes on, or 1",
+		Replicas: "3, 5 or 7, of which a majority goes on alone, or 1",
 		Limit:    "its directory does not grow: it has room for the records that it was made for, and a quarter more",
 		Baseline: v.raw || v.abd,
 	}

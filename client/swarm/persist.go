@@ -8,7 +8,6 @@ import (
 
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
-	"github.com/farkv/farkv/client/directory"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -110,7 +109,7 @@ func (s *Store) again(t *tries, err error) bool {
 		s.stale = true // begin joins the view
 		t.stale++
 		return t.stale < turns
-	case errors.Is(err, directory.ErrBucketFull):
+	case errors.Is(err, client.ErrBucketFull):
 		return false
 	case errors.Is(err, errYoung):
 		t.young = cmp.Or(t.young, s.ep.Now())

@@ -74,10 +74,10 @@ func (c *cli) up() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up [POOL]",
 		Short: "Make a pool",
-		Long: "Up makes a pool for one store. --records sizes its index and its memory: it is full with 1.3 " +
-			"(rcuckoo) to 2 times as\n" +
-			"many pairs. --memory makes room for longer pairs, and for more where the index grows: fusee, race-rtx. " +
-			"A FUSEE pool\n" +
+		Long: "Up makes a pool for one store. --records sizes its index and its memory: it takes that many pairs of " +
+			"--pair-bytes, and\n" +
+			"most pools take more. --memory makes room for longer pairs, and for more where the index grows: " +
+			"fusee, race*. A FUSEE\npool " +
 			"takes pairs of up to 16,264 bytes, key and value together, or less when --memory is small; the others " +
 			"of up to\n" +
 			"--pair-bytes.\n\n" +
@@ -321,8 +321,9 @@ func (c *cli) status() *cobra.Command {
 		Short: "Show a pool: store, nodes, how many more may die, how full it is, memory by purpose, clients",
 		Long: longText(`
 Status shows a pool as it is now. With --events it shows what happened to it instead: elections of masters, nodes that
-are gone or replaced, clients that were recovered, and failures of that. The pool itself keeps some 256 events on each
-of two nodes, with the wall clock of the process that told them.`),
+are gone or replaced, clients that were recovered, and failures of that. The pool keeps the last 256 events or so
+on each of two nodes, with the wall clock of the process that wrote them. Each command that runs while no program is
+master adds an election: 'farkv keep' keeps them from taking the place of failures.`),
 		Example: "  farkv status\n  farkv status big -o json\n  farkv status big --events",
 		Args:    operands(""),
 		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {

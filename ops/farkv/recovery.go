@@ -20,8 +20,9 @@ func (c *cli) recover() *cobra.Command {
 		Short: "Replace dead memory nodes and recover dead clients",
 		Long: longText(`
 Recover does what the master of a pool does, for a pool without one: it makes the replicas equal when memory
-nodes died, copies what they held to spare ones, and finishes or takes back what dead clients left undone. Every
-program that works with a pool is a candidate for its master, so that this is needed only when none runs. It adds no
+nodes died, copies what they held to spare ones, and finishes or takes back what dead clients left undone. The
+copies begin four leases after the repair, so that no write waits for both: 5 s on memory nodes. Every program
+that works with a pool is a candidate for its master, so that this is needed only when none runs. It adds no
 nodes: it says how many more may die, and fails when a majority or all copies of something died, which nothing brings
 back.
 

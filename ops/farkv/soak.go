@@ -23,11 +23,13 @@ come, work and go. Values have all sizes that the pool has room for. It compares
 knows, and fails when
 
   an operation fails, gives a wrong answer, or takes longer than 10 s
-  the pool is full while half of what it holds of one worker is not there
-  it holds less behind the load than before, or farkv check finds damage
+  the pool is full while less than half of the bytes are live that it took of one worker (sherman: 30 %;
+  a quarter, if one bucket of swarm's directory is full, which has room for other keys)
+  it takes less than 90 % of those pairs after the load, or farkv check finds damage
 
 STORE makes a small pool of this process's memory. POOL is one in which no client is at work, and which is empty, or
-nearly so. Other pairs stay; but the keys that a soak leaves when it fails or is killed make the next one fail.`),
+nearly so; write shm:NAME for one with the name of a store. Other pairs stay. A soak that fails or is killed leaves
+keys, which make the next one fail: make the pool anew. "pool full" counts operations that found no room, and may.`),
 		Example: "  farkv soak race-rtx\n" +
 			"  farkv soak fusee --for 10m --workers 16 --seed 7\n" +
 			"  farkv up --fabric tcp mine --store sherman-rtx --records 2000 && farkv soak mine --for 1m",
@@ -49,7 +51,7 @@ nearly so. Other pairs stay; but the keys that a soak leaves when it fails or is
 	}
 	f := cmd.Flags()
 	f.DurationVar(&s.Length, "for", 10*time.Second,
-		"real time of the load; what comes before and behind it takes some, too")
+		"real time of the load; what comes before and after it takes some, too")
 	f.IntVar(&s.Workers, "workers", 64, "workers at a time")
 	f.IntVar(&s.Keys, "keys", 0, "keys that each worker uses again and again (default always others; sherman: 200)")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of keys and sizes")

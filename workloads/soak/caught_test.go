@@ -153,6 +153,26 @@ func TestCaught(t *testing.T) {
 	}
 }
 
+// TestFullBucket: a bucket may be full with half of what has to be live otherwise, and not with
+// less.
+func TestFullBucket(t *testing.T) {
+	l := newLoad(t.Context(), Target{Largest: check.MinValue}, Options{Workers: 1})
+	l.least = 4 * check.MinValue
+	w := newWorker(l, 1)
+	w.store = &ideal{pairs: map[string][]byte{}, room: 1 << 18}
+	for pairs := range 5 {
+		for _, full := range []error{rdma.ErrFull, client.ErrBucketFull} {
+			err := w.timed(insert, func() error { return full })
+			if may := pairs >= 4 || pairs >= 2 && full != rdma.ErrFull; errors.Is(err, rdma.ErrFull) != may {
+				t.Errorf("%v with %d pairs: %v, want that it may be: %v", full, pairs, err, may)
+			}
+		}
+		if err := w.insert(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // TestFullMeanwhile: a pool may be full for an operation during which other workers fill and empty
 // it, and for one within another worker's INSERT; not for one behind all that.
 func TestFullMeanwhile(t *testing.T) {
