@@ -71,7 +71,7 @@ type checker struct {
 	owners map[node.Block]node.Entry // blocks that have objects, by the primaries' entries
 	words  []placed                  // live words of the primaries, and words that only backups hold
 	used   map[uint64]bool           // units of objects at which some slot points
-	keys   map[string]string         // key to slot, to find a key twice
+	keys   map[string]race.Slot      // key to slot, to find a key twice
 
 	live, tombstones, unfinished uint64 // slots
 	userBytes                    uint64 // of keys and values
@@ -80,8 +80,6 @@ type checker struct {
 	blocksOf, objectsOf [owned]uint64
 	// Objects that are free by their marks, and those of them that no bit shows.
 	free, unhinted uint64
-	// Objects of a block at which some slot points.
-	usedIn map[node.Block]int
 }
 
 // placed is a word in a slot. With backup set only backups hold it: an unfinished write.
@@ -108,7 +106,7 @@ func newChecker(f rdma.Fabric, ep rdma.Endpoint) (*checker, error) {
 		return nil, err
 	}
 	k := &checker{s: s, t: memory.NewTables(s), alive: map[rdma.ClientID]bool{}, owners: map[node.Block]node.Entry{},
-		used: map[uint64]bool{}, keys: map[string]string{}, usedIn: map[node.Block]int{}}
+		used: map[uint64]bool{}, keys: map[string]race.Slot{}}
 	clients, err := rdma.ListClients(f)
 	if err != nil {
 		return nil, err
@@ -336,7 +334,6 @@ func (k *checker) sound(p placed) bool {
 	}
 	if unit := p.word.Unit(); !k.used[unit] {
 		k.used[unit] = true
-		k.usedIn[blk]++
 	} else if !p.backup {
 		k.Damaged("slot %d: %v: another slot points at the same object", p.slot, p.word)
 	}
@@ -374,11 +371,10 @@ func (k *checker) pair(p placed, b *rdma.Batch, first int) {
 	if !k.s.Index.Candidate(hash, p.slot) {
 		k.Damaged("slot %d: the key %q does not belong there", p.slot, f.Key)
 	}
-	here := fmt.Sprint(p.slot)
 	if other, twice := k.keys[string(f.Key)]; twice {
-		k.Damaged("slots %s and %s hold the same key %q", other, here, f.Key)
+		k.Damaged("slots %d and %d hold the same key %q", other, p.slot, f.Key)
 	}
-	k.keys[string(f.Key)] = here
+	k.keys[string(f.Key)] = p.slot
 }
 
 // whyNot returns what is wrong with an object, for people.

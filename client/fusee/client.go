@@ -124,7 +124,9 @@ func Open(ep rdma.Endpoint, opt Options) (*Client, error) {
 		return nil, fmt.Errorf("open fusee: %w: it was made for %q, not %q",
 			node.ErrOtherStore, layout.FormatName(s.Sequential), layout.FormatName(opt.Sequential))
 	}
-	c := &Client{s: s, opt: opt, mem: memory.New(s), pairs: newPairs(s)}
+	c := &Client{s: s, opt: opt, mem: memory.New(s)}
+	// A client that opens while a master mends does not know which primaries died.
+	c.pairs = &pairs{s: s, promoted: slices.Repeat([]bool{s.View.Busy}, len(s.Index.Place))}
 	c.cache = &indexCache{budget: *cmp.Or(opt.CacheBytes, new(DefaultCache)),
 		threshold: *cmp.Or(opt.CacheThreshold, new(DefaultThreshold))}
 	c.cache.reset(s.Index.Slots())
@@ -168,7 +170,7 @@ func (c *Client) MaxPair() int { return c.s.MaxPair() }
 // admit refuses what no object can hold, with client.ErrTooLarge, and every write after damage
 // was seen. Nothing was changed then.
 func (c *Client) admit(key, value []byte) error {
-	if len(key) > layout.MaxKey || layout.UnitsFor(len(key), len(value)) > c.s.Classes.Largest() {
+	if layout.UnitsFor(len(key), len(value)) > c.s.Classes.Largest() {
 		return fmt.Errorf("store a key of %d bytes with a value of %d (together at most %d): %w",
 			len(key), len(value), c.MaxPair(), client.ErrTooLarge)
 	}

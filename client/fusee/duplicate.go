@@ -158,6 +158,7 @@ func (wr *writer) giveWay(w *write) (verdict, error) {
 // pending word, which readers do not see, and recovery turns into a tombstone.
 func (wr *writer) writeSingle(w *write) (verdict, error) {
 	b := wr.s.Batch()
+	defer b.Release()
 	// An INSERT replaces no pair, but its log shows a client that was cut off what was there
 	// before.
 	wr.logOld(b, w)
@@ -171,23 +172,19 @@ func (wr *writer) writeSingle(w *write) (verdict, error) {
 	w.visible = true
 	err := wr.s.Do(session.StepCASPrimary, b)
 	if err != nil {
-		b.Release()
 		return undecided, uncertain("write a slot", err)
 	}
 	// The CAS is complete, so it is known whether the word is there.
 	w.visible = op.Swapped()
 	if !op.Swapped() {
-		b.Release()
 		wr.s.Stats.Rules[0]++
 		return lost, nil
 	}
 	wr.s.Stats.Rules[snapshot.Rule1]++
 	if w.key == nil {
-		b.Release()
 		return won, nil
 	}
 	alone, err := wr.alone(w, &view)
-	b.Release()
 	switch {
 	case err != nil:
 		return undecided, uncertain("insert", err)

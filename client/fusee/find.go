@@ -67,7 +67,7 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair layou
 			return at, pair, nil, err
 		}
 		// The word of a slot of which the replicas differ is not known yet.
-		if !others.agree(&view, race.Print(hash)) {
+		if !agree(&view, others, race.Print(hash)) {
 			b.Release()
 			return at, pair, nil, errUnsettled // the replicas differ: see readOthers
 		}
@@ -110,24 +110,17 @@ func (c *Client) find(key []byte, hash uint64, write bool) (at found, pair layou
 	}
 }
 
-// others are what the replicas besides the first hold of a key's buckets. The views lie in the
-// batch that reads them.
-type others struct {
-	n     int // of the views
-	views [layout.MaxReplicas]race.View
-}
-
 // errUnsettled is what find returns when the replicas of a key's slots differ: what they hold is
 // not known before a master has mended them.
 var errUnsettled = errors.New("the replicas of a slot differ")
 
 // agree reports whether all replicas hold the same word in each slot that may be that of a key
 // with the fingerprint.
-func (o *others) agree(first *race.View, print uint8) bool {
-	for r := range o.n {
+func agree(first *race.View, others []race.View, print uint8) bool {
+	for _, other := range others {
 		for i := range race.Candidates {
 			_, a := first.Slot(i)
-			_, b := o.views[r].Slot(i)
+			_, b := other.Slot(i)
 			// Slots of other fingerprints do not matter to the key.
 			if a != b && (a.Print() == print || b.Print() == print) {
 				return false

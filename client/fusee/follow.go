@@ -109,51 +109,41 @@ func (f *follower) settled(cause error) (bool, error) {
 	}
 }
 
-// catchUp brings this client's memory up to the view that it has joined, which is idle: the size
-// of the index, and the blocks. A region of which the primary has moved has lost its hints. When
-// it fails behind stays set, and the next attempt begins again.
-func (f *follower) catchUp() error {
-	if err := f.learnSize(); err != nil {
-		return fmt.Errorf("rejoin the pool: %w", err)
-	}
-	old := f.oldSpace
-	err := f.resync(func(region int) bool {
-		now := f.s.Space.Place[region][0].Node
-		return slices.ContainsFunc(old, func(place [][]node.Replica) bool { return place[region][0].Node != now })
-	})
-	if err != nil {
-		return fmt.Errorf("rejoin the pool: %w", err)
-	}
-	f.behind = false
-	return nil
-}
-
-// resync brings what this client knows of its memory up to a new view. The client has joined the
-// view, which is idle, and placed its items by it. Until now its verbs may have failed, and none
-// of them is in flight any more. moved reports of which regions the primary has changed: the
-// bitmaps of their blocks, the hints, are lost.
+// catchUp brings what this client knows up to the view that it has joined, which is idle, and in
+// which it has placed its items: the size of the index, and its memory. Until now its verbs may
+// have failed, and none of them is in flight any more. A region of which the primary has moved has
+// lost its hints, the bitmaps of its blocks.
 //
 // What the steps rely on, in their order:
-//   - resync of the memory: what was in flight, and the tables, decide which blocks and objects
+//   - Resync of the memory: what was in flight, and the tables, decide which blocks and objects
 //     are this client's.
 //   - settle: all replicas of slots are equal, and nothing is in flight, so unresolved writes can
 //     be resolved.
-//   - resume: stuck frees come last, as they post verbs that nothing waits for.
+//   - Resume: stuck frees come last, as they post verbs that nothing waits for.
 //
-// When it fails it may be called again, in the same view or in the next: it goes on with the
-// blocks that are left. It also fails at the operation's deadline, with ErrDeadline.
-func (f *follower) resync(moved func(region int) bool) error {
-	f.mem.Suspect(moved)
-	// Blocks of moved regions are marked now. What is read of them here is not read again in
-	// another try.
-	f.oldSpace = nil
-	if err := f.mem.Resync(); err != nil {
-		return err
+// When it fails behind stays set, and it may be called again, in the same view or in the next: it
+// goes on with the blocks that are left. It also fails at the operation's deadline, with
+// ErrDeadline.
+func (f *follower) catchUp() error {
+	err := f.learnSize()
+	if err == nil {
+		f.mem.Suspect(func(region int) bool {
+			now := f.s.Space.Place[region][0].Node
+			return slices.ContainsFunc(f.oldSpace, func(p [][]node.Replica) bool { return p[region][0].Node != now })
+		})
+		// Blocks of moved regions are marked now. What is read of them here is not read again in
+		// another try.
+		f.oldSpace = nil
+		err = f.mem.Resync()
+	}
+	if err != nil {
+		return fmt.Errorf("rejoin the pool: %w", err)
 	}
 	// No verb of an earlier epoch can land any more.
 	f.unresolved.landed()
 	f.unresolved.settle(!f.behind)
 	f.mem.Resume()
+	f.behind = false
 	return nil
 }
 
@@ -187,8 +177,12 @@ func (f *follower) blip(err error) error {
 	return nil
 }
 
-// learnSize reads the index's size in the view that this client has joined. Under an idle view it
-// need not be read again.
+// learnSize reads the index's size in the view that this client has joined, and makes up for
+// splits. Under an idle view it need not be read again.
+//
+// The new subtables were written on all replicas that there are, so they count as having their
+// primary. Unresolved writes follow their pairs. The index may also be smaller than before: see
+// tentative.
 func (f *follower) learnSize() error {
 	before := len(f.s.Index.Place)
 	if err := f.s.ReadSize(); err != nil {
@@ -196,23 +190,14 @@ func (f *follower) learnSize() error {
 	}
 	f.sized = !f.s.View.Busy
 	if size := len(f.s.Index.Place); size != before {
-		f.resized(before, size)
+		f.pairs.promoted = append(f.pairs.promoted[:min(before, size)], make([]bool, max(0, size-before))...)
+		f.unresolved.followPairs()
+		// The cache was sized for half of the slots.
+		if size >= 2*before {
+			f.cache.reset(f.s.Index.Slots())
+		}
 	}
 	return nil
-}
-
-// resized makes up for splits. The new subtables were written on all replicas that there are, so
-// they count as having their primary. Unresolved writes follow their pairs. After doubling the
-// cache is made anew, since it is sized for the index.
-//
-// The index may also be smaller than before: see tentative.
-func (f *follower) resized(before, size int) {
-	f.pairs.promoted = append(f.pairs.promoted[:min(before, size)], make([]bool, max(0, size-before))...)
-	f.unresolved.followPairs()
-	// The cache was sized for half of the slots.
-	if size >= 2*before {
-		f.cache.reset(f.s.Index.Slots())
-	}
 }
 
 // tentative reports whether a slot may be in no subtable of the next idle view. A node that has the

@@ -27,16 +27,6 @@ type pairs struct {
 	slow kit.SlowNodes
 }
 
-// newPairs returns pairs of the index as the session knows it. A client that opens while a master
-// mends does not know which primaries died.
-func newPairs(s *session.Session) *pairs {
-	p := &pairs{s: s, promoted: make([]bool, len(s.Index.Place))}
-	for sub := range p.promoted {
-		p.promoted[sub] = s.View.Busy
-	}
-	return p
-}
-
 // read adds the READ of what a live word points at, on a node that is not known to be slow.
 // The word was read from the pool, so it is checked. The error wraps client.ErrDamaged when it
 // points into no block.
@@ -51,15 +41,14 @@ func (p *pairs) read(b *rdma.Batch, w race.Word) (*rdma.Op, error) {
 // readOthers adds the READs of the other replicas while the first may not be right: its slots
 // lost their primary, and no master has mended them yet. A word that all of them have is what the
 // master will leave there (FUSEE 5.2), so it may be returned.
-func (p *pairs) readOthers(b *rdma.Batch, at race.Buckets) (o others) {
+func (p *pairs) readOthers(b *rdma.Batch, at race.Buckets) (views []race.View) {
 	if !p.s.View.Busy || !p.promoted[p.s.Index.Subtable(at[0])] {
-		return o
+		return nil
 	}
 	for r := 1; r < p.s.Index.Copies(at[0]); r++ {
-		o.views[o.n] = p.s.Index.Read(b, at, r)
-		o.n++
+		views = append(views, p.s.Index.Read(b, at, r))
 	}
-	return o
+	return views
 }
 
 // match reads the pairs of the candidates in one trip and returns the key's. Candidates are at

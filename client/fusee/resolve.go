@@ -120,12 +120,10 @@ func (wr *writer) outcome(w *write, op layout.Opcode, now race.Word, cause error
 		return v, nil
 	case now == w.old:
 		return lost, wr.again(w, op)
-	case w.decided && wr.s.Kept(w.decidedAt, w.holders):
+	case w.yielded, w.decided && wr.s.Kept(w.decidedAt, w.holders):
 		return v, nil
 	case op == layout.OpUpdate:
 		return overtaken, nil
-	case op == layout.OpInsert && w.yielded:
-		return gaveWay, nil
 	case op == layout.OpInsert && !w.finalizing:
 		return lost, nil
 	}

@@ -321,8 +321,8 @@ func TestLostHints(t *testing.T) {
 			t.Fatal(drained)
 		}
 		for _, c := range []*Client{x, y, watch} {
-			moved := without(c, victim)
-			must(t, steady(c, func() error { return c.views.resync(moved) }))
+			without(c, victim)
+			must(t, steady(c, c.views.catchUp))
 		}
 		must(t, y.drain())
 		must(t, x.mem.ReclaimAll(class))
@@ -332,8 +332,7 @@ func TestLostHints(t *testing.T) {
 			must(t, c.s.Close())
 		}
 		k := &checker{s: watch.s, t: watch.mem.Tables, alive: map[rdma.ClientID]bool{watch.s.ID: true},
-			owners: map[node.Block]node.Entry{}, used: map[uint64]bool{}, keys: map[string]string{},
-			usedIn: map[node.Block]int{}}
+			owners: map[node.Block]node.Entry{}, used: map[uint64]bool{}, keys: map[string]race.Slot{}}
 		must(t, errors.Join(k.tables(), k.index(), k.pairs(), k.blocks()))
 		for _, d := range append(k.Damage, k.Waiting...) {
 			t.Fatalf("node %d died before batch %d: %s", victim, at, d)
@@ -377,16 +376,14 @@ func resident(t *testing.T, f rdma.Fabric) *Client {
 	return c
 }
 
-// without places a client's items without a node, and tells of which regions the primary changed.
-func without(c *Client, victim int) func(int) bool {
+// without places a client's items without a node, as a view does.
+func without(c *Client, victim int) {
 	gone := func(r node.Replica) bool { return r.Node == victim }
-	moved := map[int]bool{}
+	c.views.oldSpace = append(c.views.oldSpace, slices.Clone(c.s.Space.Place))
 	for g, rs := range c.s.Space.Place {
-		moved[g] = gone(rs[0])
 		c.s.Space.Place[g] = slices.DeleteFunc(slices.Clone(rs), gone)
 	}
 	c.s.Holders = slices.DeleteFunc(slices.Clone(c.s.Holders), func(n int) bool { return n == victim })
-	return func(g int) bool { return moved[g] }
 }
 
 var _ client.Store = (*Client)(nil)

@@ -143,7 +143,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "recovery finds the word of a pair that borrows an object", Pkg: "recovery", In: "recovery.inspect",
 		At: "$o.$units = $r.$s.$Classes.$Units[$class]", Do: "_ = $class", Test: "TestBorrowedObjects"},
 	{Rule: "lost hints are found by marks", Pkg: "memory", In: "Allocator.Suspect",
-		At: "$blk.$suspect || $moved($blk.$Region)", Nth: "1/2", Do: "false", Test: "TestLostHints"},
+		At: "$blk != nil && $moved($region)", Do: "false && region < 0", Test: "TestLostHints"},
 	{Rule: "what was cut off is found in the tables", Pkg: "memory", In: "Allocator.tidy",
 		At:   "$a.$Holdings.$Own($blk.$Block) != nil",
 		Do:   "$a.$Holdings.$Own($blk.$Block) != nil || len($a.Emptied) == 0",

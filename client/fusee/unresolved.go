@@ -81,10 +81,7 @@ func (u *unresolvedWrites) keep(s unresolvedWrite) {
 func (u *unresolvedWrites) endRounds(current bool) {
 	for i := range u.list {
 		s := &u.list[i]
-		if s.ended || s.word == 0 {
-			continue
-		}
-		if !s.flying && !u.s.View.Busy && current {
+		if current && !u.s.View.Busy && !s.ended && !s.flying && s.word != 0 {
 			word, ended, err := recovery.FinishOwn(u.s, s.slot, s.Unit, s.op)
 			s.ended = !u.fails(err) && ended
 			if word == s.word {

@@ -342,7 +342,7 @@ func (wr *writer) casPrimary(step rdma.Step, w *write, old, new race.Word) error
 // their CRC, on every replica (FUSEE 4.5). The batch owns the buffer.
 func (wr *writer) logOld(b *rdma.Batch, w *write) {
 	p := b.Alloc(layout.CommitBytes)
-	layout.PutLog(p, layout.Logged(w.old), w.inc)
+	layout.PutLog(p, w.old, w.inc)
 	for r := range wr.s.Space.CopiesOf(w.obj.Unit) {
 		b.Write(wr.s.Space.UnitAt(w.obj.Unit, r).Add(uint64(w.obj.OldAt)), p)
 	}

@@ -92,7 +92,7 @@ type Layout struct {
 	// The nodes of the pool, spares included.
 	Nodes int
 	// Where everything lay at first, without any view. It never changes.
-	Original placement
+	Original struct{ Index, Space [][]node.Replica }
 	// Numbers of the subtables and regions of which a replica is left in the view.
 	LiveSubtables, LiveRegions []int
 	// Nodes that have journals, ceilings and the index's size: all that serve in the view. Never
@@ -165,10 +165,10 @@ func New(p Params, nodes int, size uint64) (*Layout, error) {
 			l.Bytes, size, rdma.ErrFull)
 	}
 	if words := uint64(most) * race.SubtableBytes(p.Groups) / 8; words > maxSlot {
-		return nil, badParams("the index has %d words, clients count to %d", words, uint64(maxSlot))
+		return nil, bad("the index has %d words, clients count to %d", words, uint64(maxSlot))
 	}
 	if l.Space.Units() > race.MaxSpace {
-		return nil, badParams("pairs take %d bytes, pointers reach %d",
+		return nil, bad("pairs take %d bytes, pointers reach %d",
 			l.Space.Units()*node.Unit, uint64(race.MaxSpace)*node.Unit)
 	}
 	l.Classes = makeClasses(&l.Space)
@@ -178,8 +178,8 @@ func New(p Params, nodes int, size uint64) (*Layout, error) {
 // ErrParams is wrapped by errors about parameters that make no pool.
 var ErrParams = errors.New("bad pool parameters")
 
-// badParams returns an error that wraps ErrParams.
-func badParams(format string, args ...any) error {
+// bad returns an error that wraps ErrParams.
+func bad(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrParams, fmt.Sprintf(format, args...))
 }
 
@@ -188,7 +188,6 @@ func badParams(format string, args ...any) error {
 // Identities stop below node.OfNode, since the owners in block allocation tables above it are no
 // clients.
 func (p Params) validateShape(nodes int) error {
-	bad := badParams
 	switch {
 	case nodes < 1 || nodes >= rdma.MaxNodes:
 		return bad("%d nodes", nodes)
@@ -212,7 +211,6 @@ func (p Params) validate(nodes int) error {
 	if err := p.validateShape(nodes); err != nil {
 		return err
 	}
-	bad := badParams
 	switch {
 	case p.Subtables < 1 || p.Subtables > 1<<16 || p.Groups < 2 || p.Groups > MaxGroups:
 		return bad("%d subtables of %d groups", p.Subtables, p.Groups)
@@ -294,7 +292,7 @@ func Size(s Shape) (Params, uint64, error) {
 	object := uint64(ObjectBytes(s.PairBytes, 0)+node.Unit-1) / node.Unit * node.Unit
 	data := 2 * s.Records * object
 	block := s.fitBlock(powerOf2(data/512, leastBlock, maxBlock), data)
-	data = max(data+max(spareBytes, spareBlocks*block), s.held(object, block))
+	data = max(data+max(spareBytes, spareBlocks*block), s.Records*object+workerBlocks*uint64(s.Workers)*block)
 	if s.Memory > 0 {
 		data = s.Memory / uint64(s.DataReplicas) * uint64(serving)
 	}
@@ -335,12 +333,6 @@ func (s *Shape) fitBlock(block, data uint64) uint64 {
 		block /= 2
 	}
 	return block
-}
-
-// held returns the bytes of one replica of the data that the records take, objects of so many
-// bytes, and the blocks of the workers.
-func (s *Shape) held(object, block uint64) uint64 {
-	return s.Records*object + workerBlocks*uint64(s.Workers)*block
 }
 
 // fitRegions lowers the number of regions until the pool fits the memory it was given. A step

@@ -2,6 +2,7 @@ package layout
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 
@@ -170,22 +171,14 @@ func (l *Layout) holds(units, pair int) bool {
 // no object.
 func checksum(p []byte) uint64 { return xxhash.Sum64(p) | 1 }
 
-// Logged returns how a log's old value records a word.
-func Logged(w race.Word) uint64 {
-	if w == 0 {
-		return loggedUnused
-	}
-	return uint64(w)
-}
-
 // CommitBytes is the size of what a commit adds to a log entry: the old value, its object's
 // incarnation, their CRC.
 const CommitBytes = 13
 
 // PutLog fills the last bytes of a log entry, of CommitBytes. The three parts may land in any
 // order: the CRC covers the others.
-func PutLog(p []byte, old uint64, incarnation uint32) {
-	LE.PutUint64(p, old)
+func PutLog(p []byte, old race.Word, incarnation uint32) {
+	LE.PutUint64(p, cmp.Or(uint64(old), loggedUnused))
 	LE.PutUint32(p[8:], incarnation)
 	p[12] = crc8(p[:12])
 }
@@ -231,18 +224,11 @@ func (l *Layout) MaxPair() int { return (l.Classes.Largest()*node.Unit - ObjectB
 // maxSlot bounds a pool's slots: an entry has 32 bits for one.
 const maxSlot = 1<<32 - 1
 
-// MaxKey bounds keys. With objects of the largest class it also bounds values: an object has two
-// bytes for each length.
-const MaxKey = 1<<16 - 1
-
 // Head is the front of an object. It says whether the object is free, and which client wrote it
 // last.
 type Head struct {
-	Mark             uint64 // the incarnation that was freed
-	Incarnation      uint32 // of its last use; 0: it was never used
-	keyLen, valueLen int
-	writer           rdma.ClientID
-	seq              uint64 // the writer's number of the operation
+	Mark        uint64 // the incarnation that was freed
+	Incarnation uint32 // of its last use; 0: it was never used
 }
 
 const (
@@ -253,10 +239,7 @@ const (
 
 // HeadOf decodes a head. It has no checksum: fields that are more than one word may be torn.
 func HeadOf(p []byte) Head {
-	owner := LE.Uint64(p[WriterAt:])
-	return Head{Mark: LE.Uint64(p[MarkAt:]), Incarnation: LE.Uint32(p[IncarnationAt:]),
-		keyLen: int(LE.Uint16(p[KeyLenAt:])), valueLen: int(LE.Uint16(p[valueLenAt:])),
-		writer: rdma.ClientID(owner >> 48), seq: owner & (1<<48 - 1)}
+	return Head{Mark: LE.Uint64(p[MarkAt:]), Incarnation: LE.Uint32(p[IncarnationAt:])}
 }
 
 // String returns what decides whether the object is free, for reports of damage.

@@ -125,11 +125,6 @@ func (l *Layout) Lossy() bool {
 	return len(l.LiveSubtables) < len(l.Index.Place) || len(l.LiveRegions) < l.Regions
 }
 
-// placement is where items lay when the pool was made: by item, its replicas, the primary first.
-type placement struct {
-	Index, Space [][]node.Replica
-}
-
 // ApplyView places everything as a view says. It makes new lists: a list that a caller kept does
 // not change. There is always a holder, so that reads of a pool without any node fail with that
 // node's error.

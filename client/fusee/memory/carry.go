@@ -140,10 +140,7 @@ func (r *Reclaim) advance(k *carrier) {
 	k.batch = nil
 	// Marks begin with the last replica that any of the objects has.
 	if k.step == learning {
-		k.step = 0
-		for i := range k.frees {
-			k.step = max(k.step, r.s.Space.CopiesOf(k.frees[i].unit))
-		}
+		k.step = r.s.DataReplicas
 	}
 	k.step--
 	r.post(k)
@@ -255,7 +252,6 @@ func (r *Reclaim) retry() {
 	again := r.stuck
 	r.stuck = nil
 	for _, f := range again {
-		f.marked = false
 		r.send(f)
 	}
 }

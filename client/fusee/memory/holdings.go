@@ -48,12 +48,6 @@ func (h *Holdings) serves(class, wanted int, larger bool) bool {
 	return class >= wanted && (larger || h.Classes.Objects[class] == h.Classes.Objects[wanted])
 }
 
-// carve makes a block's objects this client's own, all of them free and none of them ever used.
-// The block is new: its memory is zero.
-func (h *Holdings) carve(blk node.Block, class int, entry node.Entry) {
-	h.takeUp(makeBlock(blk, class, entry, h.Classes.Objects[class]))
-}
-
 // hold makes a block one of this client's. It adds no free objects.
 func (h *Holdings) hold(b *Block) {
 	for b.Index >= len(h.own[b.Region]) {

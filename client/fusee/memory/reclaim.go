@@ -64,12 +64,7 @@ type Reclaim struct {
 
 // resting is an object in quarantine.
 type resting struct {
-	unit  uint64
-	class int32
-	// tag is that of the use that was freed. anyTag: whatever use it is in.
-	tag int32
-	// inc is the incarnation of that use; 0: not known.
-	inc uint32
+	freed
 	// ready is when the object has rested.
 	ready time.Duration
 }
@@ -121,7 +116,8 @@ func (r *Reclaim) LayAny(o layout.Object) { r.layTag(o.Unit, o.Class, anyTag, 0)
 
 // layTag puts an object to rest. All rest equally long, so the list stays in order.
 func (r *Reclaim) layTag(unit uint64, class int, tag int32, incarnation uint32) {
-	r.resting.Push(resting{unit, int32(class), tag, incarnation, r.s.Now() + r.Rest})
+	f := freed{unit: unit, class: int32(class), tag: tag, incarnation: incarnation}
+	r.resting.Push(resting{f, r.s.Now() + r.Rest})
 }
 
 // Owns reports whether an object lies in a block of this client.
@@ -180,7 +176,7 @@ func (r *Reclaim) mature() {
 			}
 			continue
 		}
-		r.send(freed{unit: x.unit, class: x.class, tag: x.tag, incarnation: x.inc})
+		r.send(x.freed)
 	}
 	if r.s.Clock-r.since > flushAfter*r.Rest {
 		r.flush()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client/fusee/session"
-	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -150,9 +149,7 @@ func (a *Allocator) await(class, reserve int) (bool, error) {
 		return false, err
 	}
 	if others {
-		start := a.s.Now()
-		r := kit.Retry{Env: a.s.Endpoint, Pause: session.ALittleBit,
-			Over: func() bool { return a.s.Now()-start >= a.s.OpTimeout/othersShare }}
+		r := a.s.RetryUntil(session.ALittleBit, a.s.Now()+a.s.OpTimeout/othersShare)
 		if ok, err := a.watch(class, reserve, r, true, false); ok || err != nil {
 			return ok, err
 		}
@@ -198,7 +195,7 @@ func (a *Allocator) NewBlock(class int) error {
 		blk, err := a.callAlloc(g, class)
 		if err == nil {
 			a.s.Stats.Blocks++
-			a.Holdings.carve(blk, class, node.MakeEntry(a.s.ID, class))
+			a.Holdings.takeUp(makeBlock(blk, class, node.MakeEntry(a.s.ID, class), a.s.Classes.Objects[class]))
 			return nil
 		}
 		if !errors.Is(err, rdma.ErrFull) {

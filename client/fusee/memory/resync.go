@@ -13,14 +13,11 @@ import (
 func (a *Allocator) Suspect(moved func(region int) bool) {
 	a.Untidy, a.late = true, false
 	// Hints of blocks with a new primary are lost.
-	for class := range a.Holdings.Slabs {
-		for _, blk := range a.Holdings.Slabs[class].Blocks {
-			blk.suspect = blk.suspect || moved(blk.Region)
-		}
-	}
-	for _, s := range a.Parting {
-		for _, blk := range s.Blocks {
-			blk.suspect = blk.suspect || moved(blk.Region)
+	for region, list := range a.Holdings.own {
+		for _, blk := range list {
+			if blk != nil && moved(region) {
+				blk.suspect = true
+			}
 		}
 	}
 }

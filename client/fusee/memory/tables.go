@@ -211,11 +211,7 @@ func (t *Tables) clearHints(blk *Block) error {
 	if err := t.s.Do(session.StepReadBits, read); err != nil {
 		return err
 	}
-	for p, w := read.Op(0).Buf, 0; w < len(p); w += 8 {
-		if set := layout.LE.Uint64(p[w:]); set != 0 {
-			next.FetchAdd(t.s.Space.Bitmap(blk.Block, 0).Add(uint64(w)), -set)
-		}
-	}
+	t.collect(next, read, []*Block{blk}, nil) // no object of the block is looked for
 	return t.s.Do(session.StepClearBits, next)
 }
 
@@ -310,12 +306,10 @@ func (t *Tables) hintWord(blk node.Block, i int) rdma.Addr {
 	return t.s.Space.Bitmap(blk, 0).Add(uint64(i / 64 * 8))
 }
 
-// errTables is wrapped when the replicas of a table disagree as no crash leaves them.
-var errTables = fmt.Errorf("block allocation tables disagree: %w", client.ErrDamaged)
-
 // disagree returns the error of a replica that has another entry than the expected one.
 func disagree(replica int, found, expected node.Entry) error {
-	return fmt.Errorf("replica %d has %v, not %v: %w", replica, found, expected, errTables)
+	return fmt.Errorf("replica %d has %v, not %v: block allocation tables disagree: %w",
+		replica, found, expected, client.ErrDamaged)
 }
 
 const (

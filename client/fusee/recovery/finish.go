@@ -19,9 +19,9 @@ type rounds struct {
 	// operations. A word that points at one of them is the dead client's.
 	ops map[uint64]layout.Opcode
 	// numbers of the dead client, above all that it used. They are read when they are needed.
-	numbers session.Numbers
+	numbers *session.Numbers
 	// olds is what writes replaced. It is freed after the rest.
-	olds []old
+	olds []layout.Object
 	// result is the word that has won the last round.
 	result race.Word
 }
@@ -125,7 +125,10 @@ func (r *rounds) finishOnce(s race.Slot, o *remains) (outcome, error) {
 	// The primary still holds p, so the list is of one round, and rule 3 may be used.
 	target := own.word
 	if !own.decided {
-		if target = r.winner(list); !r.wrote(target) {
+		if target, _ = snapshot.Winner(list); r.s.Sequential {
+			target = list[0]
+		}
+		if !r.wrote(target) {
 			return lostRound, nil
 		}
 	}
@@ -176,13 +179,13 @@ func (r *rounds) logReplaced(o *remains, p race.Word) error {
 		return nil // the slot has changed
 	}
 	if o.replaced != 0 || r.s.NodeCentric {
-		r.olds = append(r.olds, old{p, h.Incarnation})
+		r.replaced(p, h.Incarnation)
 		return nil
 	}
 	b := r.s.Batch()
 	defer b.Release()
 	log := b.Alloc(layout.CommitBytes)
-	layout.PutLog(log, layout.Logged(p), h.Incarnation)
+	layout.PutLog(log, p, h.Incarnation)
 	for c := range r.s.Space.CopiesOf(o.Unit) {
 		b.Write(r.s.Space.UnitAt(o.Unit, c).Add(uint64(o.OldAt)), log)
 	}
@@ -276,31 +279,18 @@ func (r *rounds) fill(s race.Slot, p race.Word, list []race.Word, own race.Word)
 	return true, r.s.Do(session.StepFinish, b)
 }
 
-// winner evaluates the rules. The list may differ from what the round's writers saw: the winner
-// may have changed some losers' words into its own. That does not change which word wins.
-func (r *rounds) winner(list []race.Word) race.Word {
-	if r.s.Sequential {
-		return list[0]
-	}
-	word, _ := snapshot.Winner(list)
-	return word
-}
-
 // tombstone returns a word of the dead client's own that it has never used, for an INSERT that
 // gives way. A successor of this master takes it for the dead client's, too. The ceiling is
 // raised first, so no later holder of the identity uses it.
 func (r *rounds) tombstone(pending race.Word) (race.Word, error) {
-	if r.dead == r.s.ID { // this client ends its own round: see FinishOwn
-		return r.s.Tombstone(pending.Print())
-	}
-	if r.numbers == (session.Numbers{}) {
+	if r.numbers == nil {
 		n, err := r.s.NumbersOf(r.dead)
 		if err != nil {
 			return 0, err
 		}
-		r.numbers = n
+		r.numbers = &n
 	}
-	return r.s.TombstoneOf(r.dead, &r.numbers, pending.Print())
+	return r.s.TombstoneOf(r.dead, r.numbers, pending.Print())
 }
 
 // wrote reports whether the dead client proposed a word. A tombstone names its client. Other
@@ -318,7 +308,7 @@ func (r *rounds) wrote(w race.Word) bool {
 // is not ended when another writer has won.
 func FinishOwn(s *session.Session, slot race.Slot, unit uint64, op layout.Opcode) (
 	word race.Word, ended bool, err error) {
-	r := &rounds{s: s, dead: s.ID, ops: map[uint64]layout.Opcode{unit: op}}
+	r := &rounds{s: s, dead: s.ID, ops: map[uint64]layout.Opcode{unit: op}, numbers: &s.Numbers}
 	ended, err = r.finish(slot, nil)
 	return r.result, ended, err
 }

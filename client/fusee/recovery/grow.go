@@ -3,6 +3,7 @@ package recovery
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -202,12 +203,11 @@ func (m *Recoverer) split() error {
 	next.Resize(m.s.Subtables, place)
 	first, per := m.s.FirstSlot(to), int(m.s.FirstSlot(1))
 	words := make([]byte, per*8)
-	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) error {
+	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) {
 		// The words that the new subtable gets. Tombstones are on both sides.
 		if w.Empty() || known && next.Where(s, hash) >= first {
 			layout.LE.PutUint64(words[8*(int(s)%per):], uint64(w))
 		}
-		return nil
 	})
 	if err != nil {
 		return err
@@ -243,23 +243,18 @@ func (m *Recoverer) endSplit(size int) error {
 	before.Resize(m.s.Subtables, m.s.Index.Place[:size-1])
 	from := before.NextSplit()
 	var list []moved
-	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) error {
+	err := m.eachWord(from, func(s race.Slot, w race.Word, hash uint64, known bool) {
 		if known && m.s.Index.Subtable(m.s.Index.Where(s, hash)) == size-1 {
 			list = append(list, moved{s, w})
 		}
-		// A batch has the CASes of so many slots.
-		if len(list) < mendWords {
-			return nil
-		}
-		err := m.takeAway(list)
-		list = list[:0]
-		return err
 	})
-	if err == nil {
-		err = m.takeAway(list)
-	}
 	if err != nil {
 		return err
+	}
+	for some := range slices.Chunk(list, mendWords) {
+		if err := m.takeAway(some); err != nil {
+			return err
+		}
 	}
 	return m.writeSize(size, false)
 }
@@ -289,7 +284,7 @@ const keyBytes = 128
 // eachWord calls f with every word of a subtable. With words that point at a pair f gets the hash
 // of the pair's key. The key is not known when the object is not what the slot says, which is
 // damage: such a pair stays where it is.
-func (m *Recoverer) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64, known bool) error) error {
+func (m *Recoverer) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint64, known bool)) error {
 	first, per := m.s.FirstSlot(sub), int(m.s.FirstSlot(1))
 	for at := 0; at < per; at += mendWords {
 		n := min(mendWords, per-at)
@@ -306,9 +301,7 @@ func (m *Recoverer) eachWord(sub int, f func(s race.Slot, w race.Word, hash uint
 			return err
 		}
 		for i, w := range words {
-			if err := f(first+race.Slot(at+i), w, hashes[i], known[i]); err != nil {
-				return err
-			}
+			f(first+race.Slot(at+i), w, hashes[i], known[i])
 		}
 	}
 	return nil

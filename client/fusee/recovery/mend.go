@@ -111,16 +111,14 @@ func (m *Recoverer) Mend(v rdma.View) error {
 // was cut off is then either done on all replicas or on none. The client concerned compares its
 // blocks with the tables (memory.Allocator.Resync); if it is dead, its recovery reads them.
 func (m *Recoverer) mendTables() error {
-	return m.mendTablesOf(m.s.LiveRegions, func(node.Entry) bool { return true }, nil)
+	return m.mendTablesOf(func(node.Entry) bool { return true }, func(node.Block, node.Entry) {})
 }
 
 // mendTablesOf gives the backups of regions the primaries' entries where some replica's entry
-// concerns the caller. It calls tell, unless nil, with the primary's entry of each block. It may
+// concerns the caller. It calls tell with the primary's entry of each block. It may
 // be repeated after a crash.
-func (m *Recoverer) mendTablesOf(
-	regions []int, concerns func(node.Entry) bool, tell func(node.Block, node.Entry),
-) error {
-	for some := range slices.Chunk(regions, memory.TablesPerTrip) {
+func (m *Recoverer) mendTablesOf(concerns func(node.Entry) bool, tell func(node.Block, node.Entry)) error {
+	for some := range slices.Chunk(m.s.LiveRegions, memory.TablesPerTrip) {
 		if err := m.mendSomeTables(some, concerns, tell); err != nil {
 			return fmt.Errorf("block allocation tables of %d regions from %d: %w", len(some), some[0], err)
 		}
@@ -162,14 +160,9 @@ func (m *Recoverer) mendSomeTables(
 					next.CompareSwap(m.s.Space.Entry(blk, r), other, first)
 				}
 			}
-			if tell != nil {
-				tell(blk, node.Entry(first))
-			}
+			tell(blk, node.Entry(first))
 		}
 		at += m.s.Space.Copies(g)
-	}
-	if next.Len() == 0 {
-		return nil
 	}
 	return m.swapAll(session.StepMendTables, next)
 }
@@ -225,7 +218,7 @@ func (m *Recoverer) mendSlots(from race.Slot, n int) error {
 		// All words are pending: an INSERT gives way.
 		if !ok {
 			var err error
-			if chosen, err = m.freshTombstone(words[0]); err != nil {
+			if chosen, err = m.s.Tombstone(words[0].Print()); err != nil {
 				return err
 			}
 		}
@@ -237,12 +230,6 @@ func (m *Recoverer) mendSlots(from race.Slot, n int) error {
 		}
 	}
 	return m.swapAll(session.StepMendSlots, next)
-}
-
-// freshTombstone returns a word of the master's own for a slot of which an INSERT gives way. Its
-// number is below the master's durable ceiling, so no later holder of the identity uses it again.
-func (m *Recoverer) freshTombstone(pending race.Word) (race.Word, error) {
-	return m.s.TombstoneOf(m.s.ID, &m.s.Numbers, pending.Print())
 }
 
 // Breakdown is how long the steps of a client's recovery took (FUSEE Table 1), and what they met.

@@ -52,13 +52,16 @@ func (m *Recoverer) Recover(v rdma.View, dead rdma.ClientID) error {
 	}{
 		{"find its blocks", r.metadata, &m.report.Metadata}, {"read its journal", r.readLog, &m.report.Log},
 		{"finish its writes", r.requests, &m.report.Requests}, {"rest", r.rest, &m.report.Rest},
-		{"free its memory", r.release, &m.report.Free},
+		// Where nodes hand out objects it also frees those that the client held. Others are judged
+		// when its blocks are cleaned. A crash before the end leaves blocks of the dead client.
+		{"free what it replaced", r.freeOlds, &m.report.Free}, {"free its objects", r.markLost, &m.report.Free},
+		{"pass its blocks on", r.passAll, &m.report.Free},
 	} {
 		began := m.s.Now()
 		if err := step.do(); err != nil {
 			return fmt.Errorf("recover client %d: %s: %w", dead, step.what, err)
 		}
-		*step.took = m.s.Now() - began
+		*step.took += m.s.Now() - began
 	}
 	return nil
 }
@@ -116,20 +119,14 @@ type remains struct {
 	oldInc   uint32
 }
 
-// word returns the word by which a slot points at the object.
-func (r *recovery) word(o *remains) race.Word {
-	return race.Pack(race.Print(o.hash), o.units, o.Unit, r.s.Tag(o.Incarnation))
-}
-
-// old is an object that was replaced. It may be free already.
-type old struct {
-	word race.Word
-	inc  uint32
+// replaced notes an object that was replaced. It may be free already.
+func (r *rounds) replaced(w race.Word, inc uint32) {
+	r.olds = append(r.olds, layout.Object{Unit: w.Unit(), Class: int(r.s.Classes.Of[w.Units()]), Incarnation: inc})
 }
 
 // metadata finds the client's blocks (FUSEE 5.3: MNs search their local block allocation tables).
 // It also completes what the client's changes of the tables left half done.
-func (r *recovery) metadata() error { return r.mendTablesOf(r.s.LiveRegions, r.concerns, r.note) }
+func (r *recovery) metadata() error { return r.mendTablesOf(r.concerns, r.note) }
 
 // note lists a block if the dead client may have objects in it. Vacant blocks have none. Entries
 // with a class that does not exist are left to Check.
@@ -171,34 +168,25 @@ const (
 // traverse reads all objects of the blocks, on the primary.
 func (r *recovery) traverse() error {
 	for _, b := range r.list {
-		objects := r.s.Classes.Objects[b.Class]
-		per := max(1, traverseBytes/(r.s.Classes.Units[b.Class]*node.Unit))
+		objects, units := r.s.Classes.Objects[b.Class], r.s.Classes.Units[b.Class]
+		size := units * node.Unit
+		per := max(1, traverseBytes/size)
 		for from := 0; from < objects; from += per {
-			if err := r.readObjects(b, from, min(per, objects-from)); err != nil {
+			unit := r.s.Space.Object(b.Block, from, units)
+			p, err := r.s.Read(session.StepReadObjects, r.s.Space.UnitAt(unit, 0), min(per, objects-from)*size)
+			if err != nil {
 				return fmt.Errorf("block %v: %w", b.Block, err)
 			}
-		}
-	}
-	return nil
-}
-
-// readObjects reads n objects of a block. In a block of a node it keeps those that the dead
-// client wrote.
-func (r *recovery) readObjects(b *memory.Block, from, n int) error {
-	units := r.s.Classes.Units[b.Class]
-	first, size := r.s.Space.Object(b.Block, from, units), units*node.Unit
-	p, err := r.s.Read(session.StepReadObjects, r.s.Space.UnitAt(first, 0), n*size)
-	if err != nil {
-		return err
-	}
-	for i := range n {
-		o := r.inspect(p[i*size:(i+1)*size], first+uint64(i*units), b.Class)
-		if b.Entry.Owner() == node.OfNode && !o.mine {
-			continue
-		}
-		r.objects = append(r.objects, o)
-		if o.mine {
-			r.rounds.ops[o.Unit] = o.op
+			for ; len(p) > 0; p, unit = p[size:], unit+uint64(units) {
+				o := r.inspect(p[:size], unit, b.Class)
+				// In a block of a node those count that the dead client wrote.
+				if o.mine || b.Entry.Owner() != node.OfNode {
+					r.objects = append(r.objects, o)
+				}
+				if o.mine {
+					r.rounds.ops[o.Unit] = o.op
+				}
+			}
 		}
 	}
 	return nil
@@ -226,14 +214,12 @@ func (r *recovery) inspect(p []byte, unit uint64, class int) remains {
 // requests looks every complete object up in the index, finishes the dead client's writes that it
 // finds there, and notes what nothing points at. It ends: each look that is repeated has ended a
 // round of the dead client, which begins no more.
-func (r *recovery) requests() error {
+func (r *recovery) requests() (err error) {
 	for batch := range slices.Chunk(r.objects, lookups) {
-		for tries := 0; len(batch) > 0; tries++ {
-			again, err := r.lookUp(batch)
-			if err != nil {
+		for len(batch) > 0 {
+			if batch, err = r.lookUp(batch); err != nil {
 				return err
 			}
-			batch = again
 		}
 	}
 	return nil
@@ -263,14 +249,9 @@ func (r *recovery) lookUp(batch []remains) (again []remains, err error) {
 		return nil, err
 	}
 	for i := range batch {
-		o := &batch[i]
-		var unfinished []race.Slot
-		if r.rounds.dead != 0 {
-			unfinished = r.unfinished(views[i])
-		}
-		changed := false
+		o, changed := &batch[i], false
 		// All slots of the key count, not only that of the object's last write.
-		for _, s := range unfinished {
+		for _, s := range r.unfinished(views[i]) {
 			ended, err := r.rounds.finish(s, o)
 			if err != nil {
 				return nil, err
@@ -299,16 +280,11 @@ func (r *recovery) unfinished(views []race.View) (list []race.Slot) {
 	}
 	for i := range race.Candidates {
 		s, p := views[0].Slot(i)
-		// With one replica a pending word is an unfinished INSERT.
-		if len(views) == 1 && p.IsPending() && r.rounds.wrote(p) {
-			list = append(list, s)
-		}
 		// A backup holds a word of the dead client that the primary does not.
-		for _, v := range views[1:] {
-			if _, w := v.Slot(i); w != p && r.rounds.wrote(w) {
-				list = append(list, s)
-				break
-			}
+		differs := func(v race.View) bool { _, w := v.Slot(i); return w != p && r.rounds.wrote(w) }
+		// With one replica a pending word is an unfinished INSERT.
+		if len(views) == 1 && p.IsPending() && r.rounds.wrote(p) || slices.ContainsFunc(views[1:], differs) {
+			list = append(list, s)
 		}
 	}
 	return list
@@ -320,7 +296,7 @@ func (r *recovery) unfinished(views []race.View) (list []race.Slot) {
 func (r *recovery) judge(o *remains, views []race.View) {
 	word, pointed, oldPointed := race.Word(0), false, false
 	if o.complete {
-		word = r.word(o)
+		word = race.Pack(race.Print(o.hash), o.units, o.Unit, r.s.Tag(o.Incarnation))
 	}
 	for i := range race.Candidates {
 		for _, v := range views {
@@ -335,7 +311,7 @@ func (r *recovery) judge(o *remains, views []race.View) {
 		r.lost = append(r.lost, o.Object)
 	}
 	if (o.mine || r.unclean) && o.replaced.Live() && !oldPointed {
-		r.rounds.olds = append(r.rounds.olds, old{o.replaced, o.oldInc})
+		r.rounds.replaced(o.replaced, o.oldInc)
 	}
 }
 

@@ -56,8 +56,8 @@ func (m *Recoverer) Sweep(v rdma.View) error {
 		return fmt.Errorf("sweep: %w", err)
 	}
 	if m.s.NodeCentric && m.sweep.from == 0 { // a client may have died before it recorded a node's block
-		err := m.mendTablesOf(m.s.LiveRegions, func(e node.Entry) bool { return e.Owner() == node.OfNode }, nil)
-		if err != nil {
+		ofNode := func(e node.Entry) bool { return e.Owner() == node.OfNode }
+		if err := m.mendTablesOf(ofNode, func(node.Block, node.Entry) {}); err != nil {
 			return fmt.Errorf("sweep: %w", err)
 		}
 	}
@@ -80,7 +80,13 @@ func (m *Recoverer) Sweep(v rdma.View) error {
 	steps := []func() error{r.traverse, r.requests, r.rest, r.forgetAdopted, r.markLost, r.hintFree}
 	if r.unclean = len(list) > 0; r.unclean {
 		m.sweep.again = true // crashes leave something in left blocks, too
-		steps = []func() error{r.clean}
+		// The rounds of the clients that left these blocks are over, or other writers have won
+		// them. So nothing can come to point at an object that no replica of a slot points at. No
+		// client adopts an unclean block, so a mark may be written whatever the incarnation on a
+		// replica is (markLost). A log counts whichever client wrote it, and though its object is
+		// free by now: that may have been replaced before its writer freed what it had replaced
+		// itself.
+		steps = []func() error{r.traverse, r.requests, r.rest, r.freeOlds, r.markLost, r.passAll}
 	} else if list, err = m.nextPiece(); err != nil {
 		return fmt.Errorf("sweep: %w", err)
 	}
@@ -151,28 +157,13 @@ func (r *recovery) hintFree() error {
 //
 // A block that is adopted after this look is safe, too: its adopter's uses have incarnations of
 // their own, and markUsed compares them.
-func (r *recovery) forgetAdopted() error {
-	kept := r.lost[:0]
-	for some := range slices.Chunk(r.lost, layout.HeadsPerTrip) {
-		b := r.s.Batch()
-		for i := range some {
-			blk, _, _ := r.s.Space.BlockOf(some[i].Unit)
-			b.Read(r.s.Space.Entry(blk, 0), 8)
-		}
-		err := r.s.Do(session.StepReadTables, b)
-		for i := 0; err == nil && i < len(some); i++ {
-			// The entry has a generation, so a block that was adopted and left again differs.
-			if blk, _, _ := r.s.Space.BlockOf(some[i].Unit); node.Entry(b.Op(i).Word(0)) == r.blocks[blk].Entry {
-				kept = append(kept, some[i])
-			}
-		}
-		b.Release()
-		if err != nil {
-			return err
-		}
-	}
-	r.lost = kept
-	return nil
+func (r *recovery) forgetAdopted() (err error) {
+	// The entry has a generation, so a block that was adopted and left again differs.
+	r.lost, err = r.where(r.lost, func(o layout.Object, now node.Entry) bool {
+		blk, _, _ := r.s.Space.BlockOf(o.Unit)
+		return now == r.blocks[blk].Entry
+	})
+	return err
 }
 
 // markLost frees the lost objects: in blocks that are unclean, in which no client uses any, in any
@@ -190,14 +181,9 @@ func (r *recovery) markLost() error { return r.markUsed(r.lost, r.unclean) }
 // gets no hint, since the node may have handed it out.
 func (r *recovery) markUsed(list []layout.Object, whatever bool) error {
 	for some := range slices.Chunk(list, layout.HeadsPerTrip) {
-		// Objects may have different numbers of replicas left.
-		copies := 0
-		for _, o := range some {
-			copies = max(copies, r.s.Space.CopiesOf(o.Unit))
-		}
 		var marked []layout.Object
 		// The primary last: when it has the mark, all have.
-		for c := copies - 1; c >= 0; c-- {
+		for c := r.s.DataReplicas - 1; c >= 0; c-- {
 			var err error
 			if marked, err = r.markCopies(some, c, whatever); err != nil {
 				return fmt.Errorf("mark %d objects on replica %d: %w", len(some), c, err)

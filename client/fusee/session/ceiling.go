@@ -59,16 +59,6 @@ func (n Numbers) Reserve(most uint64) (Numbers, error) {
 	return n, nil
 }
 
-// readCeiling begins above what earlier holders of the identity may have used. It takes the
-// highest ceiling of all nodes, since a raise may have been cut off.
-func (s *Session) readCeiling() error {
-	n, err := s.NumbersOf(s.ID)
-	if err == nil {
-		s.Numbers = n
-	}
-	return err
-}
-
 // ceilingOf returns the ceiling of an identity, on all nodes that serve.
 func (s *Session) ceilingOf(id rdma.ClientID) *kit.Everywhere {
 	e := &kit.Everywhere{Batch: s.Endpoint.Batch, Do: s.Do}
@@ -92,27 +82,6 @@ func (s *Session) NumbersOf(id rdma.ClientID) (n Numbers, err error) {
 	return n, nil
 }
 
-// raise writes a higher ceiling before a number above the old one is used. When it fails the
-// numbers stay as they are; the ceiling may be higher on some nodes, which loses numbers only.
-func (s *Session) raise() error {
-	next := s.Numbers
-	if next.Seq == next.SeqLimit {
-		next.SeqLimit += SeqStep
-	}
-	if next.Tomb == next.TombLimit {
-		var err error
-		if next, err = next.Reserve(MaxOwnTomb); err != nil {
-			return fmt.Errorf("write as client %d: %w", s.ID, err)
-		}
-	}
-	if err := s.WriteCeiling(s.ID, next); err != nil {
-		return err
-	}
-	s.Numbers = next
-	s.Clock = s.Now() // not older than the trip
-	return nil
-}
-
 // WriteCeiling writes an identity's ceiling on all nodes that serve.
 func (s *Session) WriteCeiling(id rdma.ClientID, n Numbers) error {
 	if err := s.ceilingOf(id).Raise(n.SeqLimit/SeqStep<<32 | n.TombLimit&(1<<32-1)); err != nil {
@@ -125,10 +94,21 @@ func (s *Session) WriteCeiling(id rdma.ClientID, n Numbers) error {
 // few operations take more than one. So an operation hardly ever raises the ceiling in the midst
 // of a round.
 func (s *Session) Number() error {
-	if n := &s.Numbers; n.Seq == n.SeqLimit || n.Tomb == n.TombLimit {
-		if err := s.raise(); err != nil {
+	if next := s.Numbers; next.Seq == next.SeqLimit || next.Tomb == next.TombLimit {
+		if next.Seq == next.SeqLimit {
+			next.SeqLimit += SeqStep
+		}
+		if next.Tomb == next.TombLimit {
+			var err error
+			if next, err = next.Reserve(MaxOwnTomb); err != nil {
+				return fmt.Errorf("write as client %d: %w", s.ID, err)
+			}
+		}
+		if err := s.WriteCeiling(s.ID, next); err != nil {
 			return err
 		}
+		s.Numbers = next
+		s.Clock = s.Now() // not older than the trip
 	}
 	s.Numbers.Seq++
 	return nil

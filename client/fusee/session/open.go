@@ -14,37 +14,24 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// readLayout reads a pool's header and computes where everything lay when it was made. It takes
-// the header's word for which of the two protocols the pool has.
-func readLayout(ep rdma.Endpoint, nodes int) (*layout.Layout, error) {
-	h, err := node.ReadHeader(ep, nodes)
-	if err != nil {
-		return nil, err
-	}
-	sequential := h.Store == layout.FormatCR
-	if err := h.Expect(layout.FormatName(sequential), layout.FormatVersion); err != nil {
-		return nil, err
-	}
-	l, err := layout.ParseParams(h.Params, h.Nodes, h.Size)
-	if err == nil {
-		l.Sequential = sequential
-	}
-	return l, err
-}
-
 // ReadLayoutInView joins the pool's view, and places everything as the view and the index's size
 // say.
 func ReadLayoutInView(ep rdma.Endpoint) (*layout.Layout, *kit.Member, error) {
-	v, err := kit.Join(ep)
+	h, v, err := kit.ReadHeader(ep)
 	if err != nil {
 		return nil, nil, err
 	}
-	l, err := readLayout(ep, len(v.Members))
-	if err == nil {
-		l.ApplyView(&v.View)
-		err = readSize(ep, l, &v.View)
+	sequential := h.Store == layout.FormatCR
+	if err := h.Expect(layout.FormatName(sequential), layout.FormatVersion); err != nil {
+		return nil, nil, err
 	}
-	return l, v, err
+	l, err := layout.ParseParams(h.Params, h.Nodes, h.Size)
+	if err != nil {
+		return nil, nil, err
+	}
+	l.Sequential = sequential
+	l.ApplyView(&v.View)
+	return l, v, readSize(ep, l, &v.View)
 }
 
 // Open joins the pool's view, reads where everything lies, and begins above the numbers of
@@ -80,7 +67,7 @@ func openOnce(ep rdma.Endpoint, timeout time.Duration) (*Session, error) {
 	}
 	s := &Session{Layout: l, Endpoint: ep, ID: ep.Client(), OpTimeout: timeout, View: v, Deadline: Never}
 	s.Pace = kit.Retry{Env: ep, Pause: ALittleBit, Over: s.Overdue, Total: &s.Stats.Retries}
-	if err := s.readCeiling(); err != nil {
+	if s.Numbers, err = s.NumbersOf(s.ID); err != nil {
 		return nil, fmt.Errorf("open fusee: %w", err)
 	}
 	return s, nil
