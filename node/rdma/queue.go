@@ -19,8 +19,10 @@ const Forever = time.Duration(1<<63 - 1)
 // Queue is one worker's connections to the pool's memory nodes. It is not safe for concurrent use.
 //
 // Per node, ops execute in posting order, but a READ or an atomic may be passed by later ops unless
-// those have Fence set; across nodes there is no order. A word that is ever changed by an atomic is
-// changed by atomics only.
+// those have Fence set; across nodes there is no order. An op has no effect if one of its batch
+// that was posted before it to the same node was lost with the connection: so a CAS shows that the
+// WRITE before it in the chain has landed. A word that is ever changed by an atomic is changed by
+// atomics only.
 type Queue interface {
 	// Batch returns an empty batch.
 	Batch() *Batch

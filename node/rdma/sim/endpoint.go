@@ -40,6 +40,7 @@ type endpoint struct {
 	// waiter is the worker in Wait: complete resumes it. batches numbers batches for traces.
 	waiter  *Worker
 	batches uint64
+	began   int64 // when the last Post or Call began
 	// inflight counts verbs and calls that have not completed, a dead worker's too: until it is 0
 	// the identity is not given to another worker.
 	inflight int
@@ -106,6 +107,7 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 	// Before the first verb is sent: completions count down what Track counts up.
 	b.Track()
 	e.batches++
+	e.began = e.s.now()
 	e.launch(w, b, n)
 	// What was sent is on its way. The crash comes here, before the worker's next line.
 	if w.dead() {

@@ -267,8 +267,9 @@ func (net *network) mayBeCut(f *flight) bool {
 // held reports whether a verb, or a piece of it, is held up by a partition on its way to the node;
 // then its event comes again, or its requester has given up. What comes behind something that is
 // held up is held up, too, so that the order stays. A requester gives up RetryTimeout behind the
-// post. Then all that it had posted on the connection before that fails, whether it was held up or
-// is still on its way: as with a queue pair that goes to error.
+// post. Then all batches fail that it had begun on the connection before that, whether they were
+// held up, or are still on their way, or wait for the end of a stall that cuts them in two: as with
+// a queue pair that goes to error. So no verb lands behind one of its batch that was lost.
 //
 // Three outcomes: false without an error, and the caller lets it land; false with f.err set, and
 // the caller lets it fail; true, and its event is scheduled for the end of the partition. There it
@@ -288,7 +289,7 @@ func (net *network) held(f *flight, e event) bool {
 		f.waits &^= bit
 		c.held--
 	}
-	if f.posted < c.lost {
+	if f.began < c.lost {
 		f.err = rdma.ErrNodeDown // the connection was given up while it was on its way
 		return false
 	}

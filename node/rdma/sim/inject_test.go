@@ -312,6 +312,34 @@ func TestTheEndOfAPartition(t *testing.T) {
 	}
 }
 
+// TestLostInTheMidstOfABatch: a verb that a stall keeps back does not land on the next connection
+// when one of its batch was given up meanwhile; on another node it does, and so does the next
+// batch.
+func TestLostInTheMidstOfABatch(t *testing.T) {
+	plan := `partition client=a node=0 at=10µs for=1100µs; stall client=a verb=1 for=2ms`
+	each(t, plan, func(t *testing.T, s *sim.Sim) {
+		s.Go("a", func(ep rdma.Endpoint) {
+			ep.Sleep(20*time.Microsecond - s.Now())
+			b := ep.Batch()
+			b.Chain()
+			write := b.WriteWord(rdma.At(0, 0), 1)
+			behind := b.CompareSwap(rdma.At(0, 8), 0, 1)
+			b.Chain()
+			other := b.CompareSwap(rdma.At(1, 8), 0, 1)
+			if err := ep.Post(b); err != nil || s.Now() < 2*time.Millisecond {
+				t.Errorf("posted at %v: %v", s.Now(), err)
+			}
+			ep.Wait(b, rdma.All, rdma.Forever)
+			if !errors.Is(write.Err, rdma.ErrNodeDown) || !errors.Is(behind.Err, rdma.ErrNodeDown) || !other.Swapped() {
+				t.Errorf("got %v, %v, and on another node %v", write.Err, behind.Err, other.Err)
+			}
+			if faa(ep, rdma.At(0, 8)) != 1 { // it was 0
+				t.Error("what was behind the lost verb has landed")
+			}
+		})
+	})
+}
+
 // TestGivingUpTakesTheConnectionDown: a later verb does not land when an earlier one was given up,
 // even if it would be in time itself.
 func TestGivingUpTakesTheConnectionDown(t *testing.T) {

@@ -22,8 +22,8 @@ type conn struct {
 	// on its way yet, and lands.
 	refused bool // a verb was refused: the queue pair is in error
 	// lost is moved on by each message that is given up, to the moment at which its requester does
-	// that. What was posted before that moment and has not landed fails. What is posted later goes
-	// on.
+	// that. What belongs to a batch that was begun before that moment and has not landed fails. Of
+	// later batches all goes on.
 	lost int64 // until when what was posted fails: a partition lasted too long
 	// While it is not 0 all that comes behind waits, too.
 	held int // pieces that wait for the end of a partition
@@ -74,7 +74,8 @@ type flight struct {
 	// those of the worker that opened the endpoint.
 	root   *Worker // the client it belongs to
 	life   uint64  // of the node, when it was posted
-	posted int64
+	began  int64   // when its batch was
+	posted int64   // later, if a stall came in between
 	// delay is of calls, and of verbs on machines. That of a verb on the random network is part of
 	// the moment at which it lands.
 	delay  int64  // what luck and faults add to its way
@@ -137,7 +138,7 @@ func (net *network) takeOff(e *endpoint, node int, step rdma.Step) *flight {
 	} else {
 		net.flights = f.next
 	}
-	*f = flight{ep: e, node: node, number: e.batches, step: step, epoch: e.joined, blocks: f.blocks}
+	*f = flight{ep: e, node: node, number: e.batches, step: step, epoch: e.joined, began: e.began, blocks: f.blocks}
 	if node < len(net.pool.nodes) {
 		f.life = net.pool.nodes[node].life
 	}
@@ -362,7 +363,7 @@ func (net *network) answer(f *flight) int64 {
 	if f.err != nil && net.gone(f) {
 		return int64(net.opts.NodeTimeout)
 	}
-	if f.err != nil && f.op != nil && f.posted < f.ep.conns[f.node].lost {
+	if f.err != nil && f.op != nil && f.began < f.ep.conns[f.node].lost {
 		return f.posted + int64(net.opts.RetryTimeout) - net.now() // at() takes care of what is over
 	}
 	return f.back + f.late

@@ -10,6 +10,8 @@ import (
 var mutants = []teeth.Mutant{
 	{Rule: "a core reaches its node's memory past the NIC", In: "endpoint.enqueue",
 		At: "$s.hw.Direct && $*home", Do: "false && $*home", Test: "TestDirect"},
+	{Rule: "what a stall keeps of a batch is lost with the rest", In: "network.held",
+		At: "$f.began < $c.lost", Do: "$f.posted < $c.lost", Test: "TestLostInTheMidstOfABatch"},
 	{Rule: "messages of peers take less", In: "mailbox.Next",
 		At: "$service = $h.peer", Do: "_ = $h.peer", Test: "TestMessagesOfPeers"},
 	{Rule: "what is written is not durable", Pkg: "memory", In: "Memory.stored",
