@@ -69,9 +69,7 @@ func (s *Space) changeRequests(ep rdma.Endpoint, node int, within time.Duration,
 		b := ep.Batch()
 		cas := b.CompareSwap(s.asked(node), word, next(word))
 		if err = rdma.Do(ep, b.As(stepAsk), within); err == nil {
-			if word = cas.Result; cas.Swapped() {
-				word = next(word)
-			}
+			word = cas.After()
 		}
 		b.Release()
 	}

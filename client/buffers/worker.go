@@ -11,6 +11,21 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
+// Allocator hands out buffers: a Worker, or what a test has in its place. A pointer of 16 bits, 0
+// for none, names a buffer in one segment of a node's memory. The number picks the segment. So both
+// address any memory, and each client can resolve a pointer that another client wrote.
+type Allocator interface {
+	// Allocate hands a buffer on a node to the client, which owns it from then on, mostly without
+	// a verb to the node. The error wraps client.ErrFull, or is the error of a node that does not
+	// answer in time.
+	Allocate(node int, number uint64) (pointer uint16, at rdma.Addr, err error)
+	// Give takes a buffer back from the client; 0 is ignored. The caller guarantees that no word
+	// points at it, and that no verb of this client to it is in flight.
+	Give(node int, number uint64, pointer uint16)
+	// Resolve returns the address of a buffer.
+	Resolve(node int, number uint64, pointer uint16) rdma.Addr
+}
+
 // Worker hands out buffers to one client. It belongs to the client's worker, and is not safe for
 // concurrent use.
 type Worker struct {
@@ -313,17 +328,12 @@ func (w *Worker) look(l *list, within time.Duration) error {
 func (w *Worker) swap(l *list, next uint16) (bool, error) {
 	b := w.ep.Batch()
 	defer b.Release()
-	then := l.top.then(next)
-	cas := b.CompareSwap(w.top(l.node, l.segment), uint64(l.top), uint64(then))
+	cas := b.CompareSwap(w.top(l.node, l.segment), uint64(l.top), uint64(l.top.then(next)))
 	if err := rdma.Do(w.ep, b.As(stepPop), w.stepPatience()); err != nil {
 		return false, err
 	}
-	if !cas.Swapped() {
-		l.top = stack(cas.Result)
-		return false, nil
-	}
-	l.top = then
-	return true, nil
+	l.top = stack(cas.After())
+	return cas.Swapped(), nil
 }
 
 // push starts to give back a bundle of the oldest buffers, by a WRITE and a CAS in one chain: the

@@ -58,6 +58,9 @@ func (a *arena) Allocate(node int, segment uint64) (uint16, rdma.Addr, error) {
 func (a *arena) Give(node int, segment uint64, pointer uint16) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if pointer == 0 {
+		return
+	}
 	if !a.owned[node][pointer] {
 		a.breach = errors.Join(a.breach, fmt.Errorf("buffer %d of node %d is used twice", pointer, node))
 	}

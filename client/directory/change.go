@@ -257,10 +257,8 @@ func (c *Client) spare(r int) (rdma.Addr, error) {
 func (c *Client) giveSpares() {
 	c.follow()
 	for r := range c.Replicas {
-		if c.spares[r] != 0 {
-			c.alloc.Give(c.at[r].Node(), c.bucket, c.spares[r])
-			c.spares[r] = 0
-		}
+		c.alloc.Give(c.at[r].Node(), c.bucket, c.spares[r])
+		c.spares[r] = 0
 	}
 }
 
@@ -445,11 +443,8 @@ func (c *Client) landed(bucket uint64, b *rdma.Batch, ch quorum.Chain) {
 	switch {
 	case write.Err != nil || cas.Err != nil:
 		c.stats.Leaked++
-		return
 	case cas.Swapped():
-		if pointer := Word(cas.Expect).pointer(); pointer != 0 {
-			c.alloc.Give(cas.Addr.Node(), bucket, pointer)
-		}
+		c.alloc.Give(cas.Addr.Node(), bucket, Word(cas.Expect).pointer())
 	default:
 		c.alloc.Give(cas.Addr.Node(), bucket, Word(cas.Value).pointer())
 	}

@@ -40,23 +40,11 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
 )
-
-// Allocator hands out buffers of BufferBytes. A pointer of 16 bits, never 0, names one in a segment
-// of a node's memory: of the directory's buffers the segment is the bucket's number.
-type Allocator interface {
-	// Allocate reserves a buffer on a node. The error wraps client.ErrFull when there is none, and
-	// rdma.ErrNodeDown or rdma.ErrTimeout when the node does not answer.
-	Allocate(node int, segment uint64) (pointer uint16, at rdma.Addr, err error)
-	// Give takes a buffer that the directory owns: one that it allocated and did not need, or one
-	// that its CAS replaced.
-	Give(node int, segment uint64, pointer uint16)
-	// Resolve returns the address of a buffer.
-	Resolve(node int, segment uint64, pointer uint16) rdma.Addr
-}
 
 // Options of a Client. Zero values mean defaults.
 type Options struct {
@@ -94,19 +82,20 @@ type Client struct {
 	*Layout
 	// The caller owns the endpoint and the allocator.
 	ep    rdma.Endpoint
-	alloc Allocator
+	alloc buffers.Allocator
 	// stats, except for the quorum's part.
 	stats  Stats
 	quorum quorum.Quorum
 	member *kit.Member
-	// term is the membership's term in which the client got what it owns.
+	// term is the membership's term in which the client got what it owns. It follows with each
+	// operation that begins.
 	term uint64
 	// unresolved are the accepts in flight: their buffers have no owner.
 	unresolved quorum.Unresolved
 	// pace is the back-off between attempts at a bucket with other proposers.
 	pace kit.Retry
-	// mending is the batch in flight that writes in place in the background. The client owns it.
-	mending *rdma.Batch
+	// mending is the batch that writes in place in the background.
+	mending kit.Background
 
 	// The rest belongs to the operation at work.
 
@@ -152,15 +141,13 @@ type replica struct {
 // a CAS.
 const attempts = 4
 
-// Open returns a worker's view of a directory.
-func Open(ep rdma.Endpoint, l *Layout, a Allocator, o Options) *Client {
+// Open returns a worker's view of a directory. The buffers have BufferBytes, and a bucket's number
+// picks the segment of its buffers.
+func Open(ep rdma.Endpoint, l *Layout, a buffers.Allocator, o Options) *Client {
 	c := &Client{Layout: l, ep: ep, alloc: a, member: o.Member,
 		quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: attempts})}
 	trips := func(n int, _ *rand.Rand) time.Duration { return c.quorum.Slow()/4<<min(n, 4) + 1 }
 	c.pace = kit.Retry{Env: ep, Pause: kit.Spread(1, trips)}
-	if c.member != nil {
-		c.term = c.member.Term()
-	}
 	return c
 }
 
@@ -178,10 +165,7 @@ func (c *Client) Close() {
 	_ = c.Land() // accepts that are still in flight are counted as Leaked
 	c.quorum.Release()
 	c.unresolved.Release()
-	if c.mending != nil {
-		c.mending.Release()
-		c.mending = nil
-	}
+	c.mending.Release()
 }
 
 // The steps of the protocol.
@@ -229,8 +213,7 @@ func (c *Client) all() quorum.Mask { return quorum.All(c.Replicas) }
 // gather is a step at replicas of the bucket at work. It fails with rdma.ErrStale, and sends
 // nothing, if the caller's decide has joined another epoch: what the operation owns belongs to
 // the last one.
-func (c *Client) gather(step rdma.Step, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
-	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
+func (c *Client) gather(step rdma.Step, from quorum.Mask, need int, ask quorum.Ask, answer quorum.Answer) error {
 	if c.moved() {
 		c.quorum.Forget()
 		return fmt.Errorf("the worker's membership has changed: %w", rdma.ErrStale)

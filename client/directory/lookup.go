@@ -18,21 +18,13 @@ func (c *Client) Lookup(hash uint64) ([]Entry, error) {
 		return nil, fmt.Errorf("look up in bucket %d: %w", c.bucket, err)
 	}
 	n := 0
-	for i := range c.count() {
-		if e := entryAt(c.found[headBytes:], i); e.Hash == hash {
+	for at := headBytes; at < len(c.found); at += entryBytes { // an empty bucket has no value
+		if e := entryAt(c.found[at:]); e.Hash == hash {
 			c.entries[n] = e
 			n++
 		}
 	}
 	return c.entries[:n], nil
-}
-
-// count returns how many entries were found.
-func (c *Client) count() int {
-	if c.found == nil {
-		return 0
-	}
-	return (len(c.found) - headBytes) / entryBytes
 }
 
 // look reads the words of a majority, and of more replicas if these do not agree, and the value
@@ -86,8 +78,7 @@ func (c *Client) lookFurther(need int) error {
 // briefly is a step that the operation can repeat with other replicas. It waits for slow nodes no
 // longer than limit. The limit grows with each step that ended in a timeout although no replica
 // refused; so it stays short while other proposers are the reason.
-func (c *Client) briefly(step rdma.Step, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
-	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
+func (c *Client) briefly(step rdma.Step, from quorum.Mask, need int, ask quorum.Ask, answer quorum.Answer) error {
 	c.quorum.Limit = c.limit
 	err := c.gather(step, from, need, ask, answer)
 	c.quorum.Limit = c.quorum.Timeout()
@@ -213,24 +204,14 @@ func (c *Client) askBuffer(b *rdma.Batch, r int) error {
 
 // mend writes a value in place that had to be fetched, in the background, if it is the one of the
 // first replica's word. It is a hint: readers use what lies in place only if it is whole and of the
-// word's round. What several clients write there at a time may mix, and is not whole.
+// word's round. What several clients write there at a time may mix, and is not whole. One such
+// WRITE of a client is in flight at a time.
 func (c *Client) mend() {
 	k := &c.replicas[0]
-	if !k.known || !k.word.accepted() || k.since != c.round || c.quorum.IsSlow(c.at[0].Node()) {
+	if !k.known || !k.word.accepted() || k.since != c.round || c.quorum.IsSlow(c.at[0].Node()) || !c.mending.Room(1) {
 		return
-	}
-	if c.mending != nil {
-		if !c.mending.Finished() {
-			return
-		}
-		c.mending.Release()
-		c.mending = nil
 	}
 	b := c.ep.Batch()
 	b.WriteCopy(c.at[0].Add(wordBytes), c.found)
-	if c.ep.Post(b.As(stepMend)) != nil { // the next operation fails, too
-		b.Release()
-		return
-	}
-	c.mending = b
+	c.mending.Post(c.ep, b.As(stepMend))
 }

@@ -2,7 +2,6 @@ package directory
 
 import (
 	"encoding/binary"
-	"fmt"
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
@@ -43,10 +42,6 @@ func (w Word) since() (round uint64, known bool) {
 		return 0, true
 	}
 	return 0, false
-}
-
-func (w Word) String() string {
-	return fmt.Sprintf("(round %d, accepted %v, buffer %d)", w.round(), w.accepted(), w.pointer())
 }
 
 // A value is a bucket's content, as it lies in a buffer, and in place behind the first replica's
@@ -135,15 +130,12 @@ func (v *value) decode(p []byte) {
 		v.ids[i] = le.Uint64(p[32+8*i:])
 	}
 	for i := range v.n {
-		v.entries[i] = entryAt(p[headBytes:], i)
+		v.entries[i] = entryAt(p[headBytes+i*entryBytes:])
 	}
 }
 
-// entryAt returns the i-th of the entries in p.
-func entryAt(p []byte, i int) Entry {
-	p = p[i*entryBytes:]
-	return Entry{Hash: le.Uint64(p), Location: le.Uint64(p[8:])}
-}
+// entryAt returns the entry in p.
+func entryAt(p []byte) Entry { return Entry{Hash: le.Uint64(p), Location: le.Uint64(p[8:])} }
 
 // clientOf returns the client's number in the id of a change.
 func clientOf(id uint64) uint16 { return uint16(id) }

@@ -16,7 +16,7 @@ func TestWords(t *testing.T) {
 			since, sure := w.since()
 			if w.round() != round || w.pointer() != p || sure != (w.accepted() || p == 0) ||
 				sure && p != 0 && since != round {
-				r.Fatalf("%v of round %d and buffer %d: accepted since %d, which is known: %v", w, round, p, since,
+				r.Fatalf("%#x of round %d and buffer %d: accepted since %d, which is known: %v", w, round, p, since,
 					sure)
 			}
 		}

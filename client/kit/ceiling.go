@@ -1,7 +1,6 @@
 package kit
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
 
@@ -86,7 +85,7 @@ func (c *Everywhere) Read(meet func(word uint64)) error {
 		op := b.Read(at, 8)
 		err := c.Do(StepReadCeiling, b)
 		if err == nil {
-			meet(binary.LittleEndian.Uint64(op.Buf))
+			meet(op.Word(0))
 			answers++
 		}
 		b.Release()
@@ -107,10 +106,8 @@ func (c *Everywhere) Read(meet func(word uint64)) error {
 func (c *Everywhere) Raise(word uint64) error {
 	b := c.Batch()
 	defer b.Release()
-	p := b.Alloc(8)
-	binary.LittleEndian.PutUint64(p, word)
 	for _, at := range c.At {
-		b.Write(at, p)
+		b.WriteWord(at, word)
 	}
 	return c.Do(StepRaiseCeiling, b)
 }

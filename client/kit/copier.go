@@ -64,9 +64,7 @@ func (c *Copier) Flush() error {
 	for i, at := range c.to {
 		// The WRITEs have buffers of their own: a late WRITE may land after the READs' buffers were
 		// reused.
-		p := write.Alloc(len(c.read.Op(i).Buf))
-		copy(p, c.read.Op(i).Buf)
-		write.Write(at, p)
+		write.WriteCopy(at, c.read.Op(i).Buf)
 	}
 	return c.Do(write)
 }

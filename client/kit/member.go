@@ -56,7 +56,7 @@ import (
 
 // Member is a worker's membership in the pool's view. What the worker knows about the pool, and
 // what it owns there, belongs to the view that it joined last. It belongs to the worker and is not
-// safe for concurrent use.
+// safe for concurrent use. The zero Member has joined no view: its epoch is 0 and idle for ever.
 type Member struct {
 	// The view that was joined last. Only Join and Enter change it.
 	rdma.View

@@ -1,8 +1,6 @@
 package quorum
 
 import (
-	"encoding/binary"
-
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -33,8 +31,7 @@ func NewCeiling(ep rdma.Endpoint, at []rdma.Addr, o Options) *Ceiling {
 }
 
 // gather asks a majority of the replicas.
-func (c *Ceiling) gather(step rdma.Step, first int, ask func(b *rdma.Batch, r int) error,
-	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
+func (c *Ceiling) gather(step rdma.Step, first int, ask Ask, answer Answer) error {
 	return c.Gather(step, c.at, first, All(len(c.at)), Majority(len(c.at)), ask, answer)
 }
 
@@ -47,7 +44,7 @@ func (c *Ceiling) Read(meet func(word uint64)) error {
 			return nil
 		},
 		func(r int, b *rdma.Batch, ch Chain) Verdict {
-			c.words[r] = binary.LittleEndian.Uint64(b.Op(ch.First).Buf)
+			c.words[r] = b.Op(ch.First).Word(0)
 			meet(c.words[r])
 			return Done
 		})
@@ -65,11 +62,7 @@ func (c *Ceiling) Raise(to uint64) error {
 			return nil
 		},
 		func(r int, b *rdma.Batch, ch Chain) Verdict {
-			cas := b.Op(ch.First)
-			c.words[r] = cas.Result
-			if cas.Swapped() {
-				c.words[r] = cas.Value
-			}
+			c.words[r] = b.Op(ch.First).After()
 			// A CAS that failed has read the word: it may be high enough.
 			if c.words[r] >= to {
 				return Done

@@ -112,6 +112,12 @@ type flight struct {
 // their order to one node, where only what follows a READ or a CAS may pass it.
 type Chain struct{ Replica, First, End int }
 
+// Ask adds the chain of a replica to a batch.
+type Ask func(b *rdma.Batch, r int) error
+
+// Answer judges the chain of a replica that is complete.
+type Answer func(r int, b *rdma.Batch, ch Chain) Verdict
+
 // Verdict says what an answer means for the step.
 type Verdict uint8
 
@@ -187,9 +193,7 @@ func (q *Quorum) Unsent() Mask { return q.unsent }
 // A step ends as soon as need are done, so slower answers are not waited for, and not judged. It
 // fails with q.err once too few replicas are left; until then it waits, for Limit at most once it
 // is wide.
-func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int,
-	ask func(b *rdma.Batch, r int) error,
-	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
+func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, need int, ask Ask, answer Answer) error {
 	// The last step's batches are not needed any more.
 	q.Forget()
 	q.idle, q.again = from, 0
@@ -229,8 +233,7 @@ func (q *Quorum) Gather(step rdma.Step, at []rdma.Addr, first int, from Mask, ne
 
 // turnOver asks the replicas in next, and examines the next answers of any replica. If nothing is
 // in flight it returns at once: asking has failed for all of them.
-func (q *Quorum) turnOver(step rdma.Step, at []rdma.Addr, first int, next Mask, ask func(b *rdma.Batch, r int) error,
-	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
+func (q *Quorum) turnOver(step rdma.Step, at []rdma.Addr, first int, next Mask, ask Ask, answer Answer) error {
 	if next != 0 {
 		if err := q.send(step, at, first, next, ask); err != nil {
 			return err
@@ -305,7 +308,7 @@ func next(r, n int) int {
 // send asks the replicas in to, in one batch. A replica that ask fails for is left out, and counts
 // as dead. Any other error of ask ends the step; then nothing of the batch was posted, and to is
 // unsent.
-func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask func(b *rdma.Batch, r int) error) error {
+func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask Ask) error {
 	b := q.ep.Batch()
 	f := &q.flights[q.n]
 	f.b, f.n, f.left, f.posted = b, 0, 0, false
@@ -361,13 +364,14 @@ func (q *Quorum) send(step rdma.Step, at []rdma.Addr, first int, to Mask, ask fu
 // steps.
 func (q *Quorum) fail(at []rdma.Addr, r int, err error) {
 	q.err = err
-	q.widen(at, 0)
-	q.markSlow(at[r].Node(), q.ep.Now())
+	q.widen()
+	q.MarkSlow(at[r].Node())
 }
 
 // await waits for a whole batch as long as no replica is slow. Once the step is wide it waits for
 // the next answer of any batch, in turns, the latest first. A wait of timer.slow that ends in a
-// timeout is no error: it widens the step, or, in a wide one, gives the next batch its turn.
+// timeout is no error: it widens the step, or, in a wide one, gives the next batch its turn. The
+// replicas that are late are asked last for a while.
 func (q *Quorum) await(at []rdma.Addr) error {
 	if q.wide && q.ep.Now()-q.since > q.Limit {
 		return fmt.Errorf("wait for replicas for %v: %w", q.Limit, rdma.ErrTimeout)
@@ -384,29 +388,25 @@ func (q *Quorum) await(at []rdma.Addr) error {
 		n = min(f.b.Done()+1, f.b.Chains())
 	}
 	err := q.ep.Wait(f.b, n, q.timer.slow)
-	if errors.Is(err, rdma.ErrTimeout) {
-		q.widen(at, f.left)
-		return nil
+	if !errors.Is(err, rdma.ErrTimeout) {
+		return err
 	}
-	return err
+	q.widen()
+	for _, ch := range f.chains[:f.n] {
+		// Only replicas that are late in this very batch are to blame.
+		if f.left.Has(ch.Replica) && !completed(f.b, ch) {
+			q.MarkSlow(at[ch.Replica].Node())
+		}
+	}
+	return nil
 }
 
-// widen makes the step ask all replicas. The slow ones are asked last for a while. since is set
-// once: the Limit counts from the first trouble of the step.
-func (q *Quorum) widen(at []rdma.Addr, slow Mask) {
-	now := q.ep.Now()
+// widen makes the step ask all replicas. since is set once: the Limit counts from the first trouble
+// of the step.
+func (q *Quorum) widen() {
 	if !q.wide {
-		q.wide, q.since = true, now
+		q.wide, q.since = true, q.ep.Now()
 		q.stats.Widened++
-	}
-	for i := range q.n {
-		f := &q.flights[i]
-		for _, ch := range f.chains[:f.n] {
-			// Only replicas that are late in this very batch are to blame.
-			if slow.Has(ch.Replica) && f.left.Has(ch.Replica) && !completed(f.b, ch) {
-				q.markSlow(at[ch.Replica].Node(), now)
-			}
-		}
 	}
 }
 
@@ -423,7 +423,7 @@ func completed(b *rdma.Batch, ch Chain) bool {
 
 // harvest judges the chains that are complete. All that are complete are judged, also where the
 // step has enough: they are its answers, and no longer in flight.
-func (q *Quorum) harvest(at []rdma.Addr, answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
+func (q *Quorum) harvest(at []rdma.Addr, answer Answer) error {
 	for i := range q.n {
 		f := &q.flights[i]
 		for _, ch := range f.chains[:f.n] {
@@ -468,8 +468,7 @@ func (q *Quorum) makeRoom() {
 // judge judges one replica's chain. A dead node is made up for by other replicas; any other error
 // ends the step. An op that failed with ErrNodeDown may have landed, unless the chain is known to
 // have had no effect: the replica is not done, and does not count as refused.
-func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
-	answer func(r int, b *rdma.Batch, ch Chain) Verdict) error {
+func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain, answer Answer) error {
 	r := ch.Replica
 	for i := ch.First; i < ch.End; i++ {
 		err := b.Op(i).Err
@@ -491,13 +490,13 @@ func (q *Quorum) judge(at []rdma.Addr, b *rdma.Batch, ch Chain,
 	case v == Never:
 		q.refused |= Only(r)
 		q.err = ErrRefused
-		q.widen(at, 0)
+		q.widen()
 	// It is asked once more in the next turn.
 	case q.asked[r] < q.Attempts:
 		q.again |= Only(r)
 	default:
 		q.err = fmt.Errorf("replica %d, after %d attempts: %w", r, q.Attempts, ErrAttempts)
-		q.widen(at, 0)
+		q.widen()
 	}
 	return nil
 }

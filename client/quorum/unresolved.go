@@ -104,11 +104,7 @@ func (s *Unresolved) Len() int { return s.n }
 // not matter: what they replace is not the client's any more, or the client ends.
 func (s *Unresolved) Release() {
 	for i := range s.n {
-		for _, ch := range s.flights[i].chains[:s.flights[i].n] {
-			if s.flights[i].left.Has(ch.Replica) {
-				s.Dropped++
-			}
-		}
+		s.Dropped += uint64(s.flights[i].left.Len())
 		s.flights[i].b.Release()
 		s.flights[i].b = nil
 	}

@@ -80,7 +80,7 @@ type registers struct {
 }
 
 func (a *arena) open(ep rdma.Endpoint, o Options) (*registers, error) {
-	var alloc Allocator = a
+	var alloc buffers.Allocator = a
 	var w *buffers.Worker
 	if a.space != nil {
 		w = a.space.Open(ep, a.nodes, time.Second)

@@ -21,11 +21,11 @@ func TestBackgroundIsBounded(t *testing.T) {
 		x, err := a.open(ep, Options{})
 		must(t, err)
 		defer x.Close()
-		for i := range x.pending {
+		for range backgroundBatches {
 			b := ep.Batch()
 			b.Read(rdma.At(3, 0), 8)
 			must(t, ep.Post(b))
-			x.pending[i] = b
+			x.pending = append(x.pending, b)
 		}
 		must(t, x.Write(&x.keys[0], []byte("value")))
 		if n := x.Stats().Unmarked; n != 1 {

@@ -97,7 +97,7 @@ func (c *change) sift(bucket []directory.Entry) []directory.Entry {
 // hasEnded reports whether this change has ended the object of an entry. Two epochs later the
 // location may be another object's.
 func (c *change) hasEnded(e directory.Entry) bool {
-	return slices.Contains(c.ended, e.Location) && c.s.epoch() <= c.named+1
+	return slices.Contains(c.ended, e.Location) && c.s.member.Epoch <= c.named+1
 }
 
 // makeRoom finds the dying entries of other keys in a full bucket. It returns errDying until
@@ -132,7 +132,8 @@ func (c *change) makeRoom(bucket []directory.Entry) error {
 // is trusted within the epochs in which the object may be used. The error wraps errMoved if the
 // object was deleted meanwhile.
 func (c *change) is(location uint64) (ok bool, err error) {
-	if e := c.s.find(c.hash, c.key); e != nil && e.location == location && !e.gone && c.s.current(&e.Register) {
+	e := c.s.find(c.hash, c.key)
+	if e != nil && e.location == location && !e.gone && c.s.c.current(&e.Register) == nil {
 		c.k, c.at = e.Register, location
 		return true, nil
 	}
@@ -158,7 +159,7 @@ func (c *change) run(decide func(bucket []directory.Entry) ([]directory.Entry, e
 		}
 		// A new change may mark another object: the one before had no effect.
 		c.marked = 0
-		if now := c.s.epoch(); now != c.named {
+		if now := c.s.member.Epoch; now != c.named {
 			c.named, c.ended, c.left = now, c.ended[:0], c.left[:0]
 		}
 		c.s.accesses++
@@ -246,7 +247,7 @@ func (s *Store) insert(key, value []byte) error {
 		if at >= 0 {
 			return nil, client.ErrExists
 		}
-		if s.member != nil && !s.member.Keeps(o.epoch) {
+		if !s.member.Keeps(o.epoch) {
 			return nil, errVoid
 		}
 		if err := c.makeRoom(rest); err != nil {

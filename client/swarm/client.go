@@ -32,6 +32,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/client/quorum"
 	"github.com/farkv/farkv/node/rdma"
@@ -47,22 +48,6 @@ var (
 	// epoch. Nothing was written.
 	ErrExhausted = errors.New("no timestamp is left")
 )
-
-// Allocator hands out out-of-place buffers. A pointer of 16 bits, 0 for none, names a buffer in one
-// segment of a node's memory. The hash picks the segment. So 16 bits and the hash address any
-// memory, and each client can resolve a pointer that another client wrote. Package buffers has an
-// implementation.
-type Allocator interface {
-	// Allocate hands a buffer on a node to the client, which owns it from then on, mostly without
-	// a verb to the node. The error wraps client.ErrFull, or is the error of a node that does not
-	// answer in time.
-	Allocate(node int, hash uint64) (pointer uint16, at rdma.Addr, err error)
-	// Give takes a buffer back from the client. The caller guarantees that no word points at it,
-	// and that no verb of this client to it is in flight.
-	Give(node int, hash uint64, pointer uint16)
-	// Resolve returns the address of a buffer.
-	Resolve(node int, hash uint64, pointer uint16) rdma.Addr
-}
 
 // Clock returns the time since the pool's epoch. It may be wrong, drift and step: that costs trips,
 // but never correctness. (A clock that is years ahead uses up the timestamps of those years, for
@@ -136,7 +121,7 @@ type Client struct {
 	Layout
 	// The caller owns the endpoint and the allocator: Close leaves both open.
 	ep    rdma.Endpoint
-	alloc Allocator
+	alloc buffers.Allocator
 	opt   Options
 	// tid is Options.Writer.
 	tid int
@@ -153,8 +138,8 @@ type Client struct {
 	seen []tuple
 	// value holds a value that outlives the batch that it was read in: until the next operation.
 	value []byte
-	// pending are the batches of confirm in flight. The client owns them. nil: a free place.
-	pending [backgroundBatches]*rdma.Batch
+	// pending are the batches of confirm.
+	pending kit.Background
 	// unresolved are the WRITEs in flight: see recycle.go.
 	unresolved quorum.Unresolved
 	// leaked counts buffers that failed chains have left without an owner.
@@ -199,8 +184,9 @@ type Stats struct {
 	Iterations int
 }
 
-// Open returns a worker's view of objects of a layout. The error wraps ErrShape.
-func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
+// Open returns a worker's view of objects of a layout. An object's hash picks the segment of its
+// buffers. The error wraps ErrShape.
+func Open(ep rdma.Endpoint, l Layout, a buffers.Allocator, o Options) (*Client, error) {
 	if o.Writer < 0 || o.Writer >= l.Writers {
 		return nil, fmt.Errorf("open swarm as writer %d: the objects have %d: %w", o.Writer, l.Writers, ErrShape)
 	}
@@ -210,7 +196,9 @@ func Open(ep rdma.Endpoint, l Layout, a Allocator, o Options) (*Client, error) {
 	c := &Client{Layout: l, ep: ep, alloc: a, opt: o, tid: o.Writer,
 		quorum: quorum.New(ep, quorum.Options{Slow: o.Slow, Timeout: o.Timeout, Attempts: bound(l)}),
 		value:  make([]byte, 0, l.MaxValue)}
-	if o.Member != nil {
+	if o.Member == nil {
+		c.opt.Member = new(kit.Member)
+	} else {
 		c.quorum.Rejoin, c.term = c.rejoin, o.Member.Term()
 	}
 	return c, nil
@@ -233,13 +221,12 @@ func bound(l Layout) int { return 2*l.Writers + 1 + l.Replicas }
 // gather is a step at the replicas of k. It fails with ErrOutdated, and sends nothing, if the
 // object may belong to another life by now: so does each step of an operation, also behind a
 // rejoin.
-func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int, ask func(b *rdma.Batch, r int) error,
-	answer func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict) error {
-	if c.at = k; c.opt.Member != nil {
-		if err := c.current(k); err != nil {
-			c.quorum.Forget()
-			return err
-		}
+func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int,
+	ask quorum.Ask, answer quorum.Answer) error {
+	c.at = k
+	if err := c.current(k); err != nil {
+		c.quorum.Forget()
+		return err
 	}
 	return c.quorum.Gather(step, k.At[:c.Replicas], k.InPlace, from, need, ask, answer)
 }
@@ -248,21 +235,9 @@ func (c *Client) gather(step rdma.Step, k *Register, from quorum.Mask, need int,
 // of their buffers are known, and releases its batches. Background work in flight goes on. The
 // endpoint and the allocator stay open.
 func (c *Client) Close() {
-	c.quorum.Release()
-	_ = c.unresolved.Land(c.ep, c.quorum.Timeout(), c.settleUnresolved)
+	_ = c.land()
 	c.unresolved.Release()
-	for i, b := range c.pending {
-		if b != nil {
-			b.Release()
-			c.pending[i] = nil
-		}
-	}
-}
-
-// keep copies a value out of a batch, to live until the client's next operation.
-func (c *Client) keep(v []byte) []byte {
-	c.value = append(c.value[:0], v...)
-	return c.value
+	c.pending.Release()
 }
 
 // failed wraps the failure of a write's only step. It wraps client.ErrUncertain, too, unless the

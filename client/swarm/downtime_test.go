@@ -34,7 +34,7 @@ func TestNoDowntime(t *testing.T) {
 			}
 		}
 		t.Logf("%s: the longest operation took %v (%.1f trips) before a node died, and %v (%.1f trips) behind it",
-			formatName(apart), calm, float64(calm)/float64(longestTrip), longest,
+			formatName(false, apart), calm, float64(calm)/float64(longestTrip), longest,
 			float64(longest)/float64(longestTrip))
 		if longest <= calm {
 			t.Error("no operation met the dead node")

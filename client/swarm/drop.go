@@ -32,14 +32,14 @@ func (s *Store) addPendingDrop(d pendingDrop) {
 // named the entry, its location may be another object's.
 func (s *Store) isPendingDrop(e directory.Entry) bool {
 	return slices.ContainsFunc(s.pendingDrops, func(d pendingDrop) bool {
-		return d.hash == e.Hash && d.location == e.Location && s.epoch() <= d.named+1
+		return d.hash == e.Hash && d.location == e.Location && s.member.Epoch <= d.named+1
 	})
 }
 
 // dropPending drops the oldest pending entries, until most are left. The client forgets an entry
 // before it drops it: if the change fails, the entry is left to an INSERT or a sweep.
 func (s *Store) dropPending(most int) {
-	for s.member != nil && len(s.pendingDrops) > most {
+	for len(s.pendingDrops) > most {
 		d := s.pendingDrops[0]
 		s.pendingDrops = s.pendingDrops[:copy(s.pendingDrops, s.pendingDrops[1:])]
 		_ = s.drop(change{s: s, hash: d.hash, named: d.named, ended: []uint64{d.location}}, d.location)
@@ -55,8 +55,8 @@ func (s *Store) dropped(locations []uint64, named uint64) {
 	s.pendingDrops = slices.DeleteFunc(s.pendingDrops, func(d pendingDrop) bool {
 		return slices.Contains(locations, d.location&^dying)
 	})
-	if s.epoch() <= named+1 {
-		s.retire(locations, s.epoch()+retiredFor)
+	if s.member.Epoch <= named+1 {
+		s.retire(locations, s.member.Epoch+retiredFor)
 	}
 }
 

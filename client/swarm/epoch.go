@@ -19,9 +19,6 @@ func (k *Register) Known(epoch uint64) { k.epoch = epoch }
 // replaces.
 func (c *Client) enter(k *Register) (uint64, error) {
 	m := c.opt.Member
-	if m == nil {
-		return 0, nil
-	}
 	if m.Busy {
 		if err := m.Join(); err != nil {
 			return 0, err
@@ -34,9 +31,6 @@ func (c *Client) enter(k *Register) (uint64, error) {
 // follow forgets the chains that were in flight when the worker's membership changed: the client
 // does not own the buffers that they replace (package kit, R1 and R2).
 func (c *Client) follow() {
-	if c.opt.Member == nil {
-		return
-	}
 	if now := c.opt.Member.Term(); now != c.term {
 		c.term = now
 		c.unresolved.Release()

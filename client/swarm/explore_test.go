@@ -28,7 +28,7 @@ func tiny(s explore.Shape, apart bool) Params {
 // wait for one.
 func explored(apart bool) *explore.Subject {
 	return &explore.Subject{
-		Name: formatName(apart), Handler: node.Serve, Clients: 24, MaxValue: 300,
+		Name: formatName(false, apart), Handler: node.Serve, Clients: 24, MaxValue: 300,
 		Timeout: 20 * time.Millisecond, Majority: true,
 		Replicas: [][2]int{{1, 1}, {3, 3}, {5, 5}},
 		Memory: func(s explore.Shape) (uint64, error) {
@@ -54,7 +54,7 @@ func explored(apart bool) *explore.Subject {
 // choose them.
 func TestExplore(t *testing.T) {
 	for _, apart := range []bool{false, true} {
-		t.Run(formatName(apart), func(t *testing.T) { explore.Seeds(t, explored(apart), 200) })
+		t.Run(formatName(false, apart), func(t *testing.T) { explore.Seeds(t, explored(apart), 200) })
 	}
 }
 
@@ -70,6 +70,6 @@ func TestEnumerate(t *testing.T) {
 		if os.Getenv("FARKV_SEEDS") == "" {
 			s.Replicas = [][2]int{{3, 3}}
 		}
-		t.Run(formatName(apart), func(t *testing.T) { explore.Enumerate(t, s) })
+		t.Run(formatName(false, apart), func(t *testing.T) { explore.Enumerate(t, s) })
 	}
 }

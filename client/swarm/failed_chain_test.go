@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/fault"
@@ -12,7 +13,7 @@ import (
 
 // given is an allocator that counts what comes back, by node.
 type given struct {
-	Allocator
+	buffers.Allocator
 	n map[int]int
 }
 

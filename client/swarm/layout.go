@@ -118,7 +118,7 @@ func pad(n int) int { return (n + 7) &^ 7 }
 //	i         47 bits minus those of the group: ticks since the pool's epoch
 //	group     groupBits: the writer's number divided by the number of words
 //	VERIFIED  1 bit: the timestamp is known to be fresh, or the tuple is settled
-//	pointer   16 bits: an out-of-place buffer on this node; see Allocator
+//	pointer   16 bits: an out-of-place buffer on this node; see buffers.Allocator
 //
 // The rest of the writer's number is the word's place among the words. A tick is 2^11 ns, and
 // twice as long for each bit of the group, so that in any shape i lasts for 2^58 ns: nine years.

@@ -39,12 +39,7 @@ func (c *Client) tryLock(k *Register, s stamp, mode uint64) (bool, error) {
 			return nil
 		},
 		func(r int, b *rdma.Batch, ch quorum.Chain) quorum.Verdict {
-			op := b.Op(ch.First)
-			if op.Swapped() {
-				found[r] = want
-				return quorum.Done
-			}
-			found[r] = op.Result
+			found[r] = b.Op(ch.First).After()
 			if found[r]>>1 >= want>>1 {
 				return quorum.Done
 			}

@@ -118,7 +118,8 @@ func (c *Client) writeBack(k *Register, t *tuple, patience time.Duration) error 
 			return err
 		}
 		// The value must outlive the batch that it was read in, which the next step releases.
-		t.value = c.keep(v)
+		c.value = append(c.value[:0], v...)
+		t.value = c.value
 	}
 	p := put{tuple: *t, from: c.all() &^ t.has, need: c.Majority() - t.has.Len(), expect: &c.expect}
 	err := c.put(stepWriteBack, k, &p)
@@ -171,9 +172,6 @@ func (c *Client) fetch(k *Register, t *tuple, patience time.Duration) ([]byte, e
 // errReused is wrapped when a buffer was reused during a READ. The READ begins again: the word that
 // named the buffer has changed, too.
 var errReused = fmt.Errorf("the buffer is used again: %w", errLost)
-
-// isReused reports whether a READ failed because a buffer was reused.
-func isReused(err error) bool { return errors.Is(err, errReused) }
 
 // reused finds out why a tuple's buffers do not hold it, by its words. Words never take a value
 // twice: a word that still points at the buffer has done so all the time, and its buffer should
@@ -318,12 +316,9 @@ func (p *put) landed(r int, cas *rdma.Op) quorum.Verdict {
 		p.stored |= quorum.Only(r)
 	}
 	// If the CAS failed, the next attempt expects what the word held.
-	p.expect[r] = Word(cas.Result)
-	if cas.Swapped() {
-		p.expect[r] = Word(cas.Value)
-		if bufferOf(p.expect[r]) == p.buffer[r] {
-			p.buffer[r] = 0 // the word owns it now
-		}
+	p.expect[r] = Word(cas.After())
+	if cas.Swapped() && bufferOf(p.expect[r]) == p.buffer[r] {
+		p.buffer[r] = 0 // the word owns it now
 	}
 	now := stampOf(p.expect[r], p.stamp.place())
 	p.met(r, now)
@@ -366,20 +361,9 @@ const backgroundBatches = 16
 // place, of which the checksum does not fit the word. The WRITE lands whether or not the CAS has
 // succeeded: if the word is higher by then, the value fits no word.
 func (c *Client) confirm(k *Register, t *tuple, value []byte) {
-	slot := -1
-	for i, b := range c.pending {
-		if b == nil || b.Finished() {
-			slot = i
-			break
-		}
-	}
-	if slot < 0 {
+	if !c.pending.Room(backgroundBatches) {
 		c.stats.Unmarked++
 		return
-	}
-	if b := c.pending[slot]; b != nil {
-		b.Release()
-		c.pending[slot] = nil
 	}
 	b := c.ep.Batch()
 	for r := range c.Replicas {
@@ -401,10 +385,5 @@ func (c *Client) confirm(k *Register, t *tuple, value []byte) {
 			b.Write(k.At[r].Add(uint64(c.dataAt())), p)
 		}
 	}
-	// If the endpoint cannot post, the next operation fails.
-	if b.Len() == 0 || c.ep.Post(b.As(stepVerify)) != nil {
-		b.Release()
-		return
-	}
-	c.pending[slot] = b
+	c.pending.Post(c.ep, b.As(stepVerify))
 }

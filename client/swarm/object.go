@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -35,8 +36,8 @@ type objects struct {
 
 	// scans are the searches for retired objects, by region.
 	scans []scan
-	// retiring are batches in flight that retire objects. The client owns them.
-	retiring []*rdma.Batch
+	// retiring are batches that retire objects.
+	retiring kit.Background
 	// leaves: objects were not retired, since too many batches were in flight. The next request to
 	// the master is for a sweep, too: while others are retired, no operation asks for one.
 	leaves bool
@@ -53,7 +54,7 @@ const mostObjects = 16
 // its free objects: the epoch began because some client may be short of objects.
 func (s *Store) draw() error {
 	o := &s.objects
-	if now := s.epoch(); o.epoch != now {
+	if now := s.member.Epoch; o.epoch != now {
 		// A sweep has begun since, or may have: it retires these objects.
 		if !s.member.Keeps(o.epoch) {
 			o.location, o.free = 0, o.free[:0]
@@ -101,7 +102,7 @@ func (s *Store) refill() error {
 			within = max(within, rest/time.Duration(left))
 		}
 		err := s.growObjects(o.region, o.chunk, within)
-		if errors.Is(err, rdma.ErrFull) && (s.member == nil || !s.member.Busy) {
+		if errors.Is(err, rdma.ErrFull) && !s.member.Busy {
 			if ok, e := s.claim(o.region, o.chunk); ok || e != nil {
 				err = e
 			}
@@ -133,7 +134,7 @@ func (s *Store) refill() error {
 // lost reports whether the count and the retirement words of a region are lost, since the node of
 // its first replica is gone. None of its objects can be taken any more.
 func (s *Store) lost(region int) bool {
-	return s.member != nil && s.member.Members[s.regions[region][0].Node()].Gone
+	return s.member.Gone(s.regions[region][0].Node())
 }
 
 // growObjects takes up to n objects of a region that were never handed out, so that their words are

@@ -10,7 +10,7 @@ import (
 // bucket of the directory keeps a majority of its replicas; an object of RAW has one replica.
 // Dead nodes have no stand-ins. A negative number: some object or bucket has no majority.
 func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
-	ep, l, v, err := client.Look(f, "count the replicas", readAnyPlan)
+	ep, l, m, err := client.Look(f, "count the replicas", readAnyPlan)
 	if err != nil {
 		return 0, err
 	}
@@ -21,7 +21,7 @@ func Outlives(f rdma.Fabric, dead func(node int) bool) (int, error) {
 		for r, a := range at {
 			nodes[r] = a.Node()
 		}
-		fewest = min(fewest, client.Copies(&v, dead, nodes...))
+		fewest = min(fewest, client.Copies(&m.View, dead, nodes...))
 	}
 	for region := range l.Regions {
 		count(l.regions[region][:l.Replicas])

@@ -12,18 +12,6 @@ import (
 	"github.com/farkv/farkv/node/rdma"
 )
 
-// epoch returns the epoch that the worker joined last; 0: the worker is alone.
-func (s *Store) epoch() uint64 {
-	if s.member == nil {
-		return 0
-	}
-	return s.member.Epoch
-}
-
-// current reports whether an object was last known to exist so lately that it may be used (package
-// kit, R3).
-func (s *Store) current(k *Register) bool { return s.member == nil || s.c.current(k) == nil }
-
 // rustAfter is the share of an operation's timeout after which an idle client assumes that epochs
 // may have begun without its knowledge. In real time this is less than a keeper's tick, and two
 // epochs are at least a tick apart.
@@ -34,7 +22,7 @@ const rustAfter = 100
 // WRITE unknown. So the caller reads first: a READ that is cut off has no effect. RAW's READs do
 // not prove that an object exists, so its caller asks the directory.
 func (s *Store) mayOutdate(k *Register, now time.Duration) bool {
-	return s.member != nil && (k.epoch < s.member.Epoch || now-s.proven > s.c.opt.Timeout/rustAfter)
+	return k.epoch < s.member.Epoch || now-s.proven > s.c.opt.Timeout/rustAfter
 }
 
 // lastSweep returns the latest epoch that a master has begun to sweep. The master notes the epoch
@@ -53,7 +41,7 @@ func (s *Store) lastSweep(v *rdma.View) (epoch uint64, err error) {
 // begin prepares an operation: it joins the view again after a verb was fenced off, and under a
 // busy view, which may be idle by now.
 func (s *Store) begin() error {
-	if s.member == nil || !s.stale && !s.member.Busy {
+	if !s.stale && !s.member.Busy {
 		return nil
 	}
 	if err := s.member.Join(); err != nil {
@@ -103,7 +91,7 @@ const (
 // is full of existing keys stays full: no sweep drops one.
 func (s *Store) again(t *tries, err error) bool {
 	switch {
-	case s.member == nil || errors.Is(err, client.ErrUncertain):
+	case errors.Is(err, client.ErrUncertain):
 		return false
 	case errors.Is(err, rdma.ErrStale):
 		s.stale = true // begin joins the view
@@ -135,10 +123,7 @@ func unreachable(err error) bool {
 // timeout is over.
 func (s *Store) reach(t *tries) bool {
 	now, timeout := s.ep.Now(), s.c.opt.Timeout
-	if t.outages == 0 {
-		t.began = cmp.Or(t.began, now)
-	}
-	if now-t.began >= timeout {
+	if t.began = cmp.Or(t.began, now); now-t.began >= timeout {
 		return false
 	}
 	s.ep.Sleep(kit.Doubling(timeout/firstReach, timeout/lastReach)(t.outages, s.ep.Rand()))
@@ -201,7 +186,7 @@ func (s *Store) persist(what string, do func() error) error {
 	began := s.ep.Now()
 	t := tries{began: began}
 	for {
-		if now := s.epoch(); s.droppedIn != now {
+		if now := s.member.Epoch; s.droppedIn != now {
 			s.droppedIn = now
 			s.dropPending(0)
 		}

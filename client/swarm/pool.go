@@ -9,6 +9,7 @@ import (
 
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -141,8 +142,7 @@ func newPlan(p Params, nodes int) (*plan, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrParams, err)
 	}
-	ceilings := uint64(node.HeaderBytes)
-	l.counters = ceilings + 8*uint64(p.Clients)
+	l.counters = node.HeaderBytes + 8*uint64(p.Clients)
 	l.retired = l.counters + 8*uint64(p.Regions)
 	l.dir, err = directory.NewLayout(directory.Shape{Nodes: nodes, Replicas: p.Replicas, Buckets: p.Buckets,
 		Base: l.retired + uint64(p.Regions)*l.retiredBytes()})
@@ -234,21 +234,19 @@ func segmentsFor(n uint64) Buffers {
 	return Buffers{Segments: int(k), Each: int((n + k - 1) / k)}
 }
 
-// formatName returns the format of a pool with words.
-func formatName(apart bool) string {
-	if apart {
+// formatName returns the name of a format.
+func formatName(raw, apart bool) string {
+	switch {
+	case raw:
+		return FormatRaw
+	case apart:
 		return FormatABD
 	}
 	return Format
 }
 
 // format returns the name of a pool's format.
-func (p *Params) format() string {
-	if p.Words == 0 {
-		return FormatRaw
-	}
-	return formatName(p.Apart)
-}
+func (p *Params) format() string { return formatName(p.Words == 0, p.Apart) }
 
 // Make writes an empty store into the zeroed memory of a new pool: only the header, since zero is
 // an empty directory. Before that all memory in front of the buffers is committed, so that no
@@ -268,17 +266,13 @@ func Make(f rdma.Fabric, p Params) error {
 			name, l.bytes, f.Size(), rdma.ErrFull)
 	}
 	params, err := json.Marshal(p)
-	if err != nil {
-		return fmt.Errorf("make a %s pool: %w", name, err)
-	}
-	for n := range l.nodes {
-		err := node.Commit(f, n, 0, l.index.Base+l.index.Tables())
-		if err == nil {
+	for n := 0; n < l.nodes && err == nil; n++ {
+		if err = node.Commit(f, n, 0, l.index.Base+l.index.Tables()); err == nil {
 			err = node.Commit(f, n, l.values.Base, l.values.Tables())
 		}
-		if err != nil {
-			return fmt.Errorf("make a %s pool: %w", name, err)
-		}
+	}
+	if err != nil {
+		return fmt.Errorf("make a %s pool: %w", name, err)
 	}
 	ep, err := f.Open("format")
 	if err != nil {
@@ -289,18 +283,14 @@ func Make(f rdma.Fabric, p Params) error {
 }
 
 // readAnyPlan is readPlan of any pool that is ours.
-func readAnyPlan(ep rdma.Endpoint) (*plan, rdma.View, error) { return readPlan(ep, "") }
+func readAnyPlan(ep rdma.Endpoint) (*plan, *kit.Member, error) { return readPlan(ep, "") }
 
 // readPlan reads the header of the pool that ep reaches, and lays the pool out. The pool must
 // have the format; "": any format of this package.
-func readPlan(ep rdma.Endpoint, format string) (*plan, rdma.View, error) {
-	v, err := ep.Join()
+func readPlan(ep rdma.Endpoint, format string) (*plan, *kit.Member, error) {
+	h, m, err := kit.ReadHeader(ep)
 	if err != nil {
-		return nil, v, err
-	}
-	h, err := node.ReadHeader(ep, len(v.Members))
-	if err != nil {
-		return nil, v, err
+		return nil, nil, err
 	}
 	if format == "" {
 		if format = Format; h.Store == FormatABD || h.Store == FormatRaw {
@@ -308,29 +298,28 @@ func readPlan(ep rdma.Endpoint, format string) (*plan, rdma.View, error) {
 		}
 	}
 	if err := h.Expect(format, FormatVersion); err != nil {
-		return nil, v, err
+		return nil, nil, err
 	}
 	var p Params
 	if err := json.Unmarshal(h.Params, &p); err != nil {
-		return nil, v, fmt.Errorf("read the pool's parameters: %w", errors.Join(ErrParams, err))
+		return nil, nil, fmt.Errorf("read the pool's parameters: %w", errors.Join(ErrParams, err))
 	}
 	if p.format() != h.Store {
-		return nil, v, fmt.Errorf("%w: a %s pool with those of %s", ErrParams, h.Store, p.format())
+		return nil, nil, fmt.Errorf("%w: a %s pool with those of %s", ErrParams, h.Store, p.format())
 	}
 	l, err := newPlan(p, h.Nodes)
-	return l, v, err
+	return l, m, err
 }
 
 // place returns the object of a location; false: the pool has none there. A location is the
 // number of the object among those of all regions, counted from 1 on.
 func (l *plan) place(location uint64) (o Object, ok bool) {
-	n := location - 1
-	region := n / uint64(l.Objects)
-	if location == 0 || region >= uint64(l.Regions) {
+	if location == 0 || (location-1)/uint64(l.Objects) >= uint64(l.Regions) {
 		return o, false
 	}
+	region, i := l.numberOf(location)
 	for r := range l.Replicas {
-		o.At[r] = l.regions[region][r].Add(n % uint64(l.Objects) * l.stride(r))
+		o.At[r] = l.regions[region][r].Add(i * l.stride(r))
 	}
 	o.Hash = spread(location)
 	return o, true

@@ -1,6 +1,8 @@
 package swarm
 
 import (
+	"cmp"
+	"errors"
 	"time"
 
 	"github.com/farkv/farkv/client/quorum"
@@ -91,19 +93,15 @@ func (c *Client) settleChain(hash uint64, b *rdma.Batch, ch quorum.Chain) {
 // one.
 type retries struct {
 	n int
-	// began is when a reused buffer was met first, if waiting.
-	began   time.Duration
-	waiting bool
+	// began is when a reused buffer was met first; 0: none was.
+	began time.Duration
 }
 
 // more reports whether another iteration is allowed after one that ended with err.
 func (c *Client) more(r *retries, err error) bool {
-	if isReused(err) {
+	if errors.Is(err, errReused) {
 		now := c.ep.Now()
-		if !r.waiting {
-			r.began, r.waiting = now, true
-		}
-		if now-r.began < c.quorum.Timeout() {
+		if r.began = cmp.Or(r.began, now); now-r.began < c.quorum.Timeout() {
 			return true
 		}
 	}

@@ -2,7 +2,6 @@ package swarm
 
 import (
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/farkv/farkv/client"
@@ -62,17 +61,11 @@ const retiringBatches = 16
 // late claim, which expects their former epoch, fails. If too much is in flight, or the CAS
 // fails, a sweep will find them.
 func (s *Store) retire(locations []uint64, epoch uint64) {
-	s.retiring = slices.DeleteFunc(s.retiring, func(b *rdma.Batch) bool {
-		done := b.Finished() // whether or not its CASes succeeded
-		if done {
-			b.Release()
-		}
-		return done
-	})
-	if len(locations) == 0 || s.member == nil {
+	room := s.retiring.Room(retiringBatches)
+	if len(locations) == 0 {
 		return
 	}
-	if len(s.retiring) == retiringBatches {
+	if !room {
 		s.leaves = true
 		return
 	}
@@ -81,21 +74,17 @@ func (s *Store) retire(locations []uint64, epoch uint64) {
 		b.Chain()
 		b.CompareSwap(s.retiredAt(s.numberOf(location)), 0, epoch)
 	}
-	if s.ep.Post(b.As(stepRetire)) != nil { // the next operation fails, too
-		b.Release()
-		return
-	}
-	s.retiring = append(s.retiring, b)
+	s.retiring.Post(s.ep, b.As(stepRetire))
 }
 
 // closeRetired retires the objects that the client owns, and waits for that until the timeout.
 // spare rests as long as an object of which the entry was dropped.
 func (s *Store) closeRetired() {
 	o := &s.objects
-	if s.member != nil && s.member.Keeps(o.epoch) {
-		s.retire(o.free, s.epoch()+1)
+	if s.member.Keeps(o.epoch) {
+		s.retire(o.free, s.member.Epoch+1)
 		if o.location != 0 {
-			s.retire([]uint64{o.location}, s.epoch()+retiredFor)
+			s.retire([]uint64{o.location}, s.member.Epoch+retiredFor)
 		}
 	}
 	o.free, o.location = nil, 0
@@ -103,9 +92,8 @@ func (s *Store) closeRetired() {
 	for _, b := range s.retiring {
 		// A sweep finds the objects of which the CAS does not land.
 		_ = s.ep.Wait(b, rdma.All, max(s.c.opt.Timeout-(s.ep.Now()-began), 0))
-		b.Release()
 	}
-	s.retiring = nil
+	s.retiring.Release()
 }
 
 // scan is a client's search for retired objects in a region. Each object is examined once an epoch.
@@ -166,7 +154,7 @@ type retired struct{ i, epoch uint64 }
 // search of an epoch begins where that of the last one ended, and ends when each object was
 // examined.
 func (s *Store) claim(region, n int) (bool, error) {
-	at, now := &s.scans[region], s.epoch()
+	at, now := &s.scans[region], s.member.Epoch
 	if at.epoch != now {
 		at.epoch, at.left = now, s.Objects
 	}
@@ -205,64 +193,36 @@ func (s *Store) claim(region, n int) (bool, error) {
 // What a crash here leaves: objects that are not retired any more, with some of their words. A
 // sweep retires them, behind the fence of what is in flight.
 func (s *Store) take(region int, found []retired) error {
-	words, claims, zero := s.ep.Batch(), s.ep.Batch(), s.ep.Batch()
+	words, claims := s.ep.Batch(), s.ep.Batch()
 	defer words.Release()
 	defer claims.Release()
-	defer zero.Release()
 	for r := 0; r < s.Replicas && !s.layout.raw(); r++ {
 		at := s.regions[region][r]
-		for k := 0; k < len(found) && !s.member.Members[at.Node()].Gone; k++ {
+		for k := 0; k < len(found) && !s.member.Gone(at.Node()); k++ {
 			words.Read(at.Add(found[k].i*s.stride(r)), s.layout.dataAt())
 		}
 	}
-	err := s.do(words, stepReadRetired)
+	if err := rdma.Do(s.ep, words.As(stepReadRetired), s.values.Patience()); err != nil {
+		return err
+	}
 	// From a successful claim on the client owns the object.
 	for _, f := range found {
 		claims.CompareSwap(s.retiredAt(region, f.i), f.epoch, 0)
 	}
-	if err == nil {
-		err = s.do(claims, stepClaim)
-	}
-	for k := 0; err == nil && k < words.Len(); k++ {
-		op := words.Op(k)
-		// Another client has claimed the object if the CAS failed.
-		for off := 0; off < len(op.Buf) && claims.Op(k%len(found)).Swapped(); off += 8 {
-			if word := le.Uint64(op.Buf[off:]); word != 0 {
-				zero.CompareSwap(op.Addr.Add(uint64(off)), word, 0)
-			}
-		}
-	}
-	if err == nil {
-		err = s.do(zero, stepClaim)
-	}
-	if err != nil {
+	if err := rdma.Do(s.ep, claims.As(stepClaim), s.values.Patience()); err != nil {
 		return err
 	}
-	return s.took(region, found, claims, zero)
-}
-
-// do is rdma.Do for a batch that may be empty.
-func (s *Store) do(b *rdma.Batch, step rdma.Step) error {
-	if b.Len() == 0 {
-		return nil
-	}
-	return rdma.Do(s.ep, b.As(step), s.values.Patience())
-}
-
-// took ends a take: the client owns the objects that it has claimed, and gives back the buffers
-// that their words named. The locks have no buffers. The error wraps client.ErrDamaged if a word
-// has changed since it was read.
-func (s *Store) took(region int, found []retired, claims, zero *rdma.Batch) error {
-	for k := range zero.Len() {
-		cas := zero.Op(k)
-		if !cas.Swapped() {
-			return fmt.Errorf("%s: it held %#x: an operation changes an object that is retired: %w",
-				cas.Addr, cas.Result, client.ErrDamaged)
-		}
-		location, part := s.objectAt(region, cas.Addr)
-		if part >= s.layout.wordsAt() {
+	// Another client has claimed the object if the CAS failed.
+	claimed := func(k int) bool { return claims.Op(k % len(found)).Swapped() }
+	err := s.zero(stepClaim, s.values.Patience(), words, claimed, func(k int, cas *rdma.Op) {
+		// The client gives back the buffers that the words named. The locks have none.
+		if cas.Addr.Offset()-words.Op(k).Addr.Offset() >= uint64(s.layout.wordsAt()) {
+			location := s.locationOf(region, found[k%len(found)].i)
 			s.values.Give(cas.Addr.Node(), spread(location), bufferOf(Word(cas.Expect)))
 		}
+	})
+	if err != nil {
+		return err
 	}
 	for k, f := range found {
 		if claims.Op(k).Swapped() {
@@ -272,14 +232,32 @@ func (s *Store) took(region int, found []retired, claims, zero *rdma.Batch) erro
 	return nil
 }
 
-// objectAt returns the location of the object of a region in which an address lies, and the
-// offset of the address in the object.
-func (l *plan) objectAt(region int, a rdma.Addr) (location uint64, part int) {
-	for r, at := range l.regions[region][:l.Replicas] {
-		if at.Node() == a.Node() {
-			in := a.Offset() - at.Offset()
-			location, part = l.locationOf(region, in/l.stride(r)), int(in%l.stride(r))
+// zero makes the words of retired objects zero: those that the READs of a batch have found, if of
+// reports the READ's number. It calls was with the READ's number and the CAS of each word that was
+// not zero. The error wraps client.ErrDamaged if a word has changed since it was read.
+func (s *Store) zero(step rdma.Step, within time.Duration, words *rdma.Batch, of func(k int) bool,
+	was func(k int, cas *rdma.Op)) error {
+	b, reads := s.ep.Batch(), []int(nil)
+	defer b.Release()
+	for k := range words.Len() {
+		op := words.Op(k)
+		for i := 0; i < len(op.Buf)/8 && of(k); i++ {
+			if word := op.Word(i); word != 0 {
+				b.CompareSwap(op.Addr.Add(uint64(8*i)), word, 0)
+				reads = append(reads, k)
+			}
 		}
 	}
-	return location, part
+	if err := rdma.Do(s.ep, b.As(step), within); err != nil {
+		return err
+	}
+	for i, k := range reads {
+		cas := b.Op(i)
+		if !cas.Swapped() {
+			return fmt.Errorf("%s: it held %#x: an operation changes an object that is retired: %w",
+				cas.Addr, cas.Result, client.ErrDamaged)
+		}
+		was(k, cas)
+	}
+	return nil
 }

@@ -41,13 +41,10 @@ type StoreOptions struct {
 
 // format returns the format that the pool must have; "": any of the three.
 func (o *StoreOptions) format() string {
-	switch {
-	case o.any:
+	if o.any {
 		return ""
-	case o.Raw:
-		return FormatRaw
 	}
-	return formatName(o.Apart)
+	return formatName(o.Raw, o.Apart)
 }
 
 // DefaultCache is the default of StoreOptions.CacheBytes.
@@ -99,7 +96,7 @@ type Store struct {
 	secret uint64
 	// changes is the id of the client's last change of the directory, in ticks. It only grows.
 	changes uint64
-	// member is the worker's membership in the pool's view. nil: the worker is alone.
+	// member is the worker's membership in the pool's view; the zero Member if the worker is alone.
 	member *kit.Member
 	// stale: a verb was fenced off, so the next operation joins the view first.
 	stale bool
@@ -179,16 +176,14 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 	if err := s.openCeiling(quorum.Options{Slow: o.Slow, Timeout: o.Timeout}); err != nil {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
+	s.changes = s.ticks.Used()
+	s.region, s.scans = id%l.Regions, make([]scan, l.Regions)
+	s.index, s.values = l.index.Open(ep, l.nodes, o.Timeout), l.values.Open(ep, l.nodes, o.Timeout)
 	if !o.alone {
 		if s.member, err = kit.Join(ep); err != nil {
 			return nil, fmt.Errorf("open %s: %w", name, err)
 		}
 		s.ceiling.Rejoin = s.member.Join
-	}
-	s.changes = s.ticks.Used()
-	s.region, s.scans = id%l.Regions, make([]scan, l.Regions)
-	s.index, s.values = l.index.Open(ep, l.nodes, o.Timeout), l.values.Open(ep, l.nodes, o.Timeout)
-	if s.member != nil {
 		s.index.Follow(s.member)
 		s.values.Follow(s.member)
 		s.member.FollowSweeps(s.lastSweep)
@@ -199,6 +194,7 @@ func openStore(ep rdma.Endpoint, o StoreOptions) (*Store, error) {
 		return nil, fmt.Errorf("open %s: %w", name, err)
 	}
 	s.dir = directory.Open(ep, l.dir, s.index, directory.Options{Slow: o.Slow, Timeout: o.Timeout, Member: s.member})
+	s.member = cmp.Or(s.member, new(kit.Member))
 	s.values.SetHedgeDelay(s.c.quorum.HedgeDelay)
 	s.index.SetHedgeDelay(s.dir.HedgeDelay)
 	s.cache, s.proven = newCache(o, uint64(l.Regions)*uint64(l.Objects)), ep.Now()
@@ -313,7 +309,7 @@ var (
 // before the DELETE has ended the object, and another client with a cached location could still
 // read the value afterwards.
 func (s *Store) locate(hash uint64, key []byte) (*cached, []byte, error) {
-	now := s.epoch()
+	now := s.member.Epoch
 	s.accesses++
 	entries, err := s.dir.Lookup(hash)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 // $FARKV_SEEDS and $FARKV_SEED choose the seeds.
 func TestStoreContention(t *testing.T) {
 	for _, apart := range []bool{false, true} {
-		t.Run(formatName(apart), func(t *testing.T) {
+		t.Run(formatName(false, apart), func(t *testing.T) {
 			var answers [5]int
 			count := seeds.Each(t, 300, func(seed uint64) error {
 				r := drawStore(seed, apart)

@@ -78,7 +78,7 @@ var storeMutants = []teeth.Mutant{
 	{Rule: "a client that has slept READs before it WRITEs", In: "Store.mayOutdate",
 		At: "$*outdated || $*slept", Do: "$*outdated", Test: "TestUpdateOverEpochs"},
 	{Rule: "objects lie apart", In: "plan.place",
-		At: "$l.$stride($r)", Do: "$l.$stride(1)"},
+		At: "$i * $l.$stride($r)", Do: "$i * $l.$stride(1)"},
 }
 
 // storeSuite is of workers that meet, over more seeds.

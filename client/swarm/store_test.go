@@ -46,7 +46,8 @@ func TestStore(t *testing.T) {
 		apart           bool
 	}{{3, 3, false}, {3, 3, true}, {1, 1, false}} {
 		p := small(c.nodes, c.replicas, c.apart)
-		t.Run(fmt.Sprintf("%s, %d nodes, %d replicas", formatName(c.apart), c.nodes, c.replicas), func(t *testing.T) {
+		name := fmt.Sprintf("%s, %d nodes, %d replicas", formatName(false, c.apart), c.nodes, c.replicas)
+		t.Run(name, func(t *testing.T) {
 			h := harness(c.nodes, p, StoreOptions{CacheBytes: new(64 << 10)})
 			h.Alike = c.apart || c.replicas == 1
 			storetest.Run(t, h)

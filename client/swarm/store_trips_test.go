@@ -42,7 +42,7 @@ func TestStoreTrips(t *testing.T) {
 				t.Errorf("%s: got %v, want %v", what, err, wantErr)
 			}
 			if n.Trips != want {
-				t.Errorf("%s: %s takes %d trips, want %d (%+v)", formatName(c.apart), what, n.Trips, want, n)
+				t.Errorf("%s: %s takes %d trips, want %d (%+v)", formatName(false, c.apart), what, n.Trips, want, n)
 			}
 		}
 		key := func(n int) []byte { return fmt.Appendf(nil, "key-%d", n) }

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/buffers"
 	"github.com/farkv/farkv/client/directory"
 	"github.com/farkv/farkv/node/rdma"
@@ -97,9 +96,6 @@ func (w *sweep) begin() error {
 	})
 }
 
-// dead is a dying entry of the directory.
-type dead struct{ hash, location uint64 }
-
 // bucketBuffers frees the buffers of the directory that no word names. The walk that follows may
 // need some: it settles what is half done, and drops entries.
 func (w *sweep) bucketBuffers() error {
@@ -116,38 +112,36 @@ func (w *sweep) bucketBuffers() error {
 // not gone does not answer: a word of that node might name what seems to be garbage.
 //
 // Entries are dropped behind the walk, since the directory's client works on one bucket at a time.
-// The walk meets all entries of a bucket in a row, so each bucket is changed once. Entries that
-// clients mark meanwhile are left to the next sweep.
+// Each bucket is changed once. Entries that clients mark meanwhile are left to the next sweep.
 func (w *sweep) directory() error {
 	w.named = map[uint64]bool{}
-	var all []dead
+	var all [][]directory.Entry // the dying entries of a bucket each
 	err := w.s.dir.Walk(func(f *directory.Found) error {
 		for _, n := range f.Silent {
 			if !w.gone(n) {
 				return fmt.Errorf("node %d does not tell what bucket %d holds there: %w", n, f.Bucket, rdma.ErrNodeDown)
 			}
 		}
+		var some []directory.Entry
 		for _, e := range f.Entries {
 			// The object of a dying entry stays named until drop has taken the entry out.
 			w.named[e.Location&^dying] = true
 			if e.Location&dying != 0 {
-				all = append(all, dead{e.Hash, e.Location})
+				some = append(some, e)
 			}
+		}
+		if len(some) > 0 {
+			all = append(all, some)
 		}
 		return nil
 	})
 	if err != nil {
 		return err
 	}
-	for at := 0; at < len(all); {
-		n := at + 1
-		for n < len(all) && w.s.dir.BucketOf(all[n].hash) == w.s.dir.BucketOf(all[at].hash) {
-			n++
-		}
-		if err := w.drop(all[at:n]); err != nil {
+	for _, some := range all {
+		if err := w.drop(some); err != nil {
 			return fmt.Errorf("drop the entry of an object that was deleted: %w", err)
 		}
-		at = n
 	}
 	return nil
 }
@@ -157,9 +151,9 @@ func (w *sweep) directory() error {
 //
 // What a crash between the two leaves: dying entries of which the objects have their tombstones.
 // finish finds these, and the next sweep drops the entries.
-func (w *sweep) drop(all []dead) error {
-	for _, d := range all {
-		if err := w.s.finish(d.location, 0); err != nil {
+func (w *sweep) drop(all []directory.Entry) error {
+	for _, e := range all {
+		if err := w.s.finish(e.Location, 0); err != nil {
 			return err
 		}
 	}
@@ -167,14 +161,13 @@ func (w *sweep) drop(all []dead) error {
 	if err != nil {
 		return err
 	}
-	err = w.s.dir.Change(all[0].hash, id, func(bucket []directory.Entry) ([]directory.Entry, error) {
-		ended := func(e directory.Entry) bool { return slices.Contains(all, dead{e.Hash, e.Location}) }
-		return slices.DeleteFunc(bucket, ended), nil
+	err = w.s.dir.Change(all[0].Hash, id, func(bucket []directory.Entry) ([]directory.Entry, error) {
+		return slices.DeleteFunc(bucket, func(e directory.Entry) bool { return slices.Contains(all, e) }), nil
 	})
 	// If the change failed, the directory may still name the objects.
-	for _, d := range all {
+	for _, e := range all {
 		if err == nil {
-			delete(w.named, d.location&^dying)
+			delete(w.named, e.Location&^dying)
 		}
 	}
 	return err
@@ -258,35 +251,16 @@ func (w *sweep) empty(region, r int, old []uint64) error {
 // emptyBatch is empty for a batch of objects. The words of the region's first object lie at an
 // address, and those of the next one a stride behind.
 func (w *sweep) emptyBatch(at rdma.Addr, stride uint64, some []uint64) error {
-	words, zero := w.s.ep.Batch(), w.s.ep.Batch()
+	words := w.s.ep.Batch()
 	defer words.Release()
-	defer zero.Release()
 	for _, i := range some {
 		words.Read(at.Add(i*stride), 8*w.s.layout.Words)
 	}
 	if err := rdma.Do(w.s.ep, words.As(stepSweep), w.s.Timeout); err != nil {
 		return err
 	}
-	for k := range words.Len() {
-		for p := range w.s.layout.Words {
-			if word := words.Op(k).Word(p); word != 0 {
-				zero.CompareSwap(words.Op(k).Addr.Add(uint64(8*p)), word, 0)
-			}
-		}
-	}
-	if zero.Len() == 0 {
-		return nil
-	}
-	if err := rdma.Do(w.s.ep, zero.As(stepSweep), w.s.Timeout); err != nil {
-		return err
-	}
-	for k := range zero.Len() {
-		if cas := zero.Op(k); !cas.Swapped() {
-			return fmt.Errorf("%s: it held %#x: an operation changes an object that is retired: %w",
-				cas.Addr, cas.Result, client.ErrDamaged)
-		}
-	}
-	return nil
+	all, nothing := func(int) bool { return true }, func(int, *rdma.Op) {}
+	return w.s.zero(stepSweep, w.s.Timeout, words, all, nothing)
 }
 
 // eachBuffer calls f with the buffers that the words of the first n objects of a region name at the

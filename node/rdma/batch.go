@@ -102,6 +102,14 @@ func (op *Op) Swapped() bool {
 	return op.Err == nil && op.Result == op.Expect
 }
 
+// After returns the word behind a completed CompareSwap.
+func (op *Op) After() uint64 {
+	if op.Swapped() {
+		return op.Value
+	}
+	return op.Result
+}
+
 // Step names what a worker posts a batch or makes a call for, as the paper of its store has it.
 // Traces show it, and faults can be set to it. "" is none.
 type Step string
