@@ -41,7 +41,7 @@ func (e *endpoint) Call(node int, r *rdma.Request, within time.Duration) error {
 	// A call that is the client's last verb is sent, and served.
 	w.allow(1)
 	e.Called(node)
-	e.began = s.now()
+	e.begin()
 	f := s.net.takeOff(e, node, r.Step)
 	// From here to replied, or to the end of the wait, r may be written by the engine; the worker
 	// is parked.

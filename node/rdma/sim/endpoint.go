@@ -40,7 +40,9 @@ type endpoint struct {
 	// waiter is the worker in Wait: complete resumes it. batches numbers batches for traces.
 	waiter  *Worker
 	batches uint64
-	began   int64 // when the last Post or Call began
+	// The last Post or Call: when it began, and how often nodes had come back until then.
+	began     int64
+	comebacks uint64
 	// inflight counts verbs and calls that have not completed, a dead worker's too: until it is 0
 	// the identity is not given to another worker.
 	inflight int
@@ -107,7 +109,7 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 	// Before the first verb is sent: completions count down what Track counts up.
 	b.Track()
 	e.batches++
-	e.began = e.s.now()
+	e.begin()
 	e.launch(w, b, n)
 	// What was sent is on its way. The crash comes here, before the worker's next line.
 	if w.dead() {
@@ -115,6 +117,10 @@ func (e *endpoint) Post(b *rdma.Batch) error {
 	}
 	return nil
 }
+
+// begin notes the moment of which all is that is posted now, whatever stalls the worker in between:
+// what is lost with a connection or a node is lost as a whole.
+func (e *endpoint) begin() { e.began, e.comebacks = e.s.now(), e.s.comebacks }
 
 // executeAll runs a batch at once: outside Run no time passes. Whether the client may still post
 // was looked at in Post, and nothing happens in between. What it writes to persistent memory is

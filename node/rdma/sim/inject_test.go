@@ -340,6 +340,46 @@ func TestLostInTheMidstOfABatch(t *testing.T) {
 	})
 }
 
+// TestRestartInTheMidstOfABatch: a verb that a stall keeps back does not land in a node's next life
+// when one of its batch was posted in an earlier one, whether that landed or found the node dead.
+func TestRestartInTheMidstOfABatch(t *testing.T) {
+	const landed, dead = 500 * time.Microsecond, 0
+	for _, dies := range []time.Duration{landed, dead} {
+		each(t, `stall client=a verb=1 for=2ms`, func(t *testing.T, s *sim.Sim) {
+			s.Go("power", func(ep rdma.Endpoint) {
+				ep.Sleep(dies)
+				s.KillNode(0)
+				ep.Sleep(time.Millisecond)
+				if err := s.Restart(0); err != nil {
+					t.Error(err)
+				}
+			})
+			s.Go("a", func(ep rdma.Endpoint) {
+				ep.Sleep(20*time.Microsecond - s.Now())
+				b := ep.Batch()
+				b.Chain()
+				write := b.WriteWord(rdma.At(0, 0), 1)
+				behind := b.CompareSwap(rdma.At(0, 8), 0, 1)
+				b.Chain()
+				other := b.CompareSwap(rdma.At(1, 8), 0, 1)
+				if err := ep.Post(b); err != nil || s.Now() < 2*time.Millisecond {
+					t.Errorf("posted at %v: %v", s.Now(), err)
+				}
+				ep.Wait(b, rdma.All, rdma.Forever)
+				if (write.Err == nil) != (dies == landed) {
+					t.Errorf("the first verb: %v", write.Err)
+				}
+				if !errors.Is(behind.Err, rdma.ErrNodeDown) || !other.Swapped() {
+					t.Errorf("got %v, and on another node %v", behind.Err, other.Err)
+				}
+				if faa(ep, rdma.At(0, 8)) != 1 { // it was 0
+					t.Error("the rest of the batch has landed in the next life")
+				}
+			})
+		})
+	}
+}
+
 // TestGivingUpTakesTheConnectionDown: a later verb does not land when an earlier one was given up,
 // even if it would be in time itself.
 func TestGivingUpTakesTheConnectionDown(t *testing.T) {

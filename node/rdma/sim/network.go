@@ -72,10 +72,11 @@ type flight struct {
 
 	// The client is the one of the worker that posts: its faults and its machine count, and not
 	// those of the worker that opened the endpoint.
-	root   *Worker // the client it belongs to
-	life   uint64  // of the node, when it was posted
-	began  int64   // when its batch was
-	posted int64   // later, if a stall came in between
+	root *Worker // the client it belongs to
+	// A stall may come between the first two and the third.
+	began     int64  // when its batch was
+	comebacks uint64 // of all nodes until then
+	posted    int64
 	// delay is of calls, and of verbs on machines. That of a verb on the random network is part of
 	// the moment at which it lands.
 	delay  int64  // what luck and faults add to its way
@@ -129,8 +130,8 @@ type network struct {
 	fenced uint64 // verbs of earlier epochs do not land
 }
 
-// takeOff returns a flight for a verb or a call of an endpoint. It notes what the sender is at this
-// moment: its epoch, and the life of the node. A node that the pool does not have is refused later.
+// takeOff returns a flight for a verb or a call of an endpoint. It notes the
+// sender's epoch, and when its batch began. A node that the pool does not have is refused later.
 func (net *network) takeOff(e *endpoint, node int, step rdma.Step) *flight {
 	f := net.flights
 	if f == nil {
@@ -138,10 +139,8 @@ func (net *network) takeOff(e *endpoint, node int, step rdma.Step) *flight {
 	} else {
 		net.flights = f.next
 	}
-	*f = flight{ep: e, node: node, number: e.batches, step: step, epoch: e.joined, began: e.began, blocks: f.blocks}
-	if node < len(net.pool.nodes) {
-		f.life = net.pool.nodes[node].life
-	}
+	*f = flight{ep: e, node: node, number: e.batches, step: step, epoch: e.joined, began: e.began,
+		comebacks: e.comebacks, blocks: f.blocks}
 	net.inflight++
 	e.inflight++
 	return f
@@ -438,9 +437,6 @@ func (net *network) complete(f *flight) {
 	}
 }
 
-// gone reports whether the node of a message has died since that was posted. A node that has
-// restarted since is another one to the message.
-func (net *network) gone(f *flight) bool {
-	n := &net.pool.nodes[f.node]
-	return n.dead || n.life != f.life
-}
+// gone reports whether the node of a message is dead, or was when the message's batch began, or has
+// died since. A node that has come back since then is another one to the message.
+func (net *network) gone(f *flight) bool { return net.pool.nodes[f.node].diedSince(f.comebacks) }

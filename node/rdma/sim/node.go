@@ -30,6 +30,10 @@ type node struct {
 	modules
 }
 
+// diedSince reports whether the node is dead, or has come back since the pool had seen so many
+// comebacks.
+func (n *node) diedSince(comebacks uint64) bool { return n.dead || n.born > comebacks }
+
 // factor returns how slow the node is now: what slows it at once multiplies. It is asked anew in
 // each step, so that a message may be slowed at one part and not at the next. 0 is for a node
 // without such faults, as 1, and spares the conversion to float64.

@@ -18,7 +18,7 @@ type pool struct {
 	sched     *scheduler
 	nodes     []node
 	allSteps  uint64 // of all nodes
-	comebacks uint64
+	comebacks uint64 // of all nodes
 	// They are looked at in the order in which CutPowerAt was called. Each happens once.
 	powerCuts []powerCut // to come
 }
@@ -76,8 +76,8 @@ func (p *pool) KillNodeAt(node int, k uint64) { p.nodes[node].killAt = k }
 // from 1 to this.
 func (p *pool) Landed(node int) uint64 { return p.nodes[node].verbs }
 
-// kill takes a node away, for all workers, at this moment. Its life is counted, so that nothing
-// that was posted before lands, even if the node comes back.
+// kill takes a node away, for all workers, at this moment. Nothing that was posted before lands,
+// even if the node comes back.
 //
 // Its memory stays as it is: Restart decides what of it the next life has. Workers that run on it
 // crash in the order in which they were started, those that Host began among them.
@@ -89,8 +89,6 @@ func (p *pool) kill(node int) {
 		if n.verbs >= n.killAt {
 			n.killAt = 0
 		}
-		// Before workers crash: what WhenCrashed calls may look at the node, or restart it.
-		n.life++
 		p.trace(Event{Kind: Kill, Worker: fmt.Sprintf("node %d", node)})
 		for _, w := range p.sched.workers {
 			switch {

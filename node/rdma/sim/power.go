@@ -41,9 +41,8 @@ func AnySurvive(seed uint64) Survivors {
 // power is what a node is to losses of power. What is in it is not in the node's memory, and so
 // outlives it.
 type power struct {
-	// A verb that was posted in an earlier life of the node does not land in this one: see
-	// network.gone.
-	life  uint64 // how often it has died
+	// A verb of before does not land in this life: see network.gone.
+	born  uint64 // at which comeback of the pool's this life has begun
 	steps uint64 // see Steps
 	// expelled is kept as a majority of nodes that remember would: it outlives the node.
 	expelled bool
@@ -148,8 +147,8 @@ func (s *Sim) Restart(node int) error {
 		}
 	}
 	// From here on verbs land: what survived is durable, and what is to be empty is.
-	n.dead, n.busy = false, 0
 	s.comebacks++
+	n.dead, n.busy, n.born = false, 0, s.comebacks
 	s.trace(Event{Kind: Restart, Worker: fmt.Sprintf("node %d", node)})
 	// Last: they find the node up. They begin in later events, each under a new identity.
 	for _, h := range n.hosted {

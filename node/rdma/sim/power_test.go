@@ -486,6 +486,9 @@ func TestRestart(t *testing.T) {
 				return err
 			}
 			s.CutPower(sim.AnyNode, sim.AllSurvive)
+			if _, err := rdma.OpenRing(ep, rdma.RingOptions{Number: 2}); !errors.Is(err, rdma.ErrNodeDown) {
+				t.Errorf("open a ring on a dead node: %v", err)
+			}
 			if err := s.Restart(0); err != nil {
 				return err
 			}

@@ -26,8 +26,8 @@ type ring struct {
 	// queue holds the buffers that were posted, and gives places to blocks.
 	queue receive.Queue
 	// A ring does not outlive its node's life.
-	life   uint64 // of its node
-	closed bool
+	comebacks uint64 // of all nodes, when it was opened
+	closed    bool
 }
 
 // rings are those of all workers.
@@ -65,8 +65,7 @@ func (o *Options) ringPromises() rdma.RingPromises {
 }
 
 // OpenRing opens a ring. It has no buffers yet: Post gives it some. The error wraps ErrExists when
-// a ring that is not over has the number. One that is opened while its node is dead is of the life
-// in which that comes back.
+// a ring that is not over has the number, and ErrNodeDown when the node is dead.
 func (e *endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 	if err := e.usable("open a ring"); err != nil {
 		return nil, err
@@ -75,8 +74,11 @@ func (e *endpoint) OpenRing(o rdma.RingOptions) (rdma.Ring, error) {
 	if err != nil {
 		return nil, fmt.Errorf("client %d: %w", e.id, err)
 	}
-	r := &ring{s: e.s, e: e, addr: rdma.RingAt(o.Node, o.Number), queue: receive.New(o, e.s.opts.ringPromises()),
-		life: e.s.nodes[o.Node].life}
+	addr := rdma.RingAt(o.Node, o.Number)
+	if e.s.nodes[o.Node].dead {
+		return nil, fmt.Errorf("client %d: open %s: %w", e.id, addr, rdma.ErrNodeDown)
+	}
+	r := &ring{s: e.s, e: e, addr: addr, queue: receive.New(o, e.s.opts.ringPromises()), comebacks: e.s.comebacks}
 	if e.s.rings.ringAt(r.addr) != nil {
 		return nil, fmt.Errorf("client %d: %s: %w", e.id, r.addr, rdma.ErrExists)
 	}
@@ -97,7 +99,7 @@ func (rs *rings) ringAt(a rdma.RingAddr) *ring {
 // the node has died since it was opened. Pieces of blocks that have their places do not land then:
 // a successor finds the buffers at rest.
 func (r *ring) over() bool {
-	return r.closed || r.e.closed || r.e.revoked || r.e.crashed() || r.s.nodes[r.addr.Node()].life != r.life
+	return r.closed || r.e.closed || r.e.revoked || r.e.crashed() || r.s.nodes[r.addr.Node()].diedSince(r.comebacks)
 }
 
 // Addr returns where to append.
