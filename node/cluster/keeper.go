@@ -24,9 +24,10 @@ type Options struct {
 	Stop func() bool
 	// Log is called with each event.
 	Log func(Event)
-	// Tell, if not nil, publishes what the keeper did. It is called between two actions of the
-	// keeper, with its endpoint, which has joined v, and with at most MostUntold events. It must
-	// return within the given time. What it failed to publish is passed to it again later.
+	// Tell, if not nil, publishes what the keeper did, but for what is routine: elections of a
+	// moment, and epochs without a sweep. It is called between two actions of the keeper, with its
+	// endpoint, which has joined v, and with at most MostUntold events. It must return within the
+	// given time. What it failed to publish is passed to it again later.
 	Tell func(ep rdma.Endpoint, v *rdma.View, did []Event, within time.Duration) error
 }
 

@@ -21,6 +21,10 @@ const (
 type telling struct {
 	// Events that are not published, at most MostUntold, in their order.
 	untold []Event
+	// An election behind which nothing has happened; of no kind: there is none. It is published
+	// before the next event, or when the tenure lasts: a command that opens a pool without a keeper
+	// becomes its master for a moment, and many of those would take the places of failures.
+	election Event
 	// When Tell may be called again after it has failed.
 	notUntil time.Duration
 	// The last failure that was kept, and when it was.
@@ -28,16 +32,36 @@ type telling struct {
 	failedAt time.Duration
 }
 
-// add keeps an event, unless it repeats the last failure. The oldest one is dropped if there are
-// too many.
+// add keeps an event, unless it repeats the last failure, or is an epoch in which nothing is swept:
+// there may be several a second of those, too.
 func (t *telling) add(e Event) {
-	if e.What == Failed {
+	switch e.What {
+	case Fenced:
+		return
+	case Elected:
+		t.election = e
+		return
+	case Failed:
 		text := e.String()
 		if text == t.failure && e.At-t.failedAt < sameAgain {
 			return
 		}
 		t.failure, t.failedAt = text, e.At
 	}
+	t.addElection()
+	t.keep(e)
+}
+
+// addElection keeps the election that was held back.
+func (t *telling) addElection() {
+	if t.election.What == Elected {
+		t.keep(t.election)
+	}
+	t.election = Event{}
+}
+
+// keep keeps an event. The oldest one is dropped if there are too many.
+func (t *telling) keep(e Event) {
 	if len(t.untold) == MostUntold {
 		t.untold = t.untold[1:]
 	}
@@ -48,6 +72,9 @@ func (t *telling) add(e Event) {
 // does not answer costs no tenure.
 func (k *keeper) tell(v *rdma.View) {
 	t := &k.told
+	if k.ep.Now()-t.election.At >= k.o.Lease {
+		t.addElection()
+	}
 	if len(t.untold) == 0 || k.ep.Now() < t.notUntil {
 		return
 	}

@@ -52,6 +52,47 @@ func TestTell(t *testing.T) {
 	}
 }
 
+// TestTellRoutine: neither an epoch without a sweep is told, nor an election of a moment. An
+// election is told, in its place, when the tenure lasts or something happens in it.
+func TestTellRoutine(t *testing.T) {
+	for _, c := range []struct {
+		leads         time.Duration
+		asked, fences int // sweeps, and epochs without
+		want          []cluster.What
+	}{
+		{lease / 2, 0, 1, nil},
+		{2 * lease, 0, 1, []cluster.What{cluster.Elected}},
+		{lease / 2, 1, 0, []cluster.What{cluster.Elected, cluster.Mended, cluster.Swept}},
+	} {
+		w := &world{t: t, s: sim.New(sim.Options{Seed: 1, Memory: 1 << 16, Limit: time.Second}), done: map[string]int{}}
+		w.f = w.s
+		var logged, told []cluster.What
+		asked, fences := c.asked, c.fences
+		w.s.Go("keeper", func(ep rdma.Endpoint) {
+			recoverer := func(ep rdma.Endpoint) (cluster.Recoverer, error) {
+				return &majority{&fake{w, ep}, &asked, &fences}, nil
+			}
+			err := cluster.Keep(ep, w.s, recoverer, cluster.Options{
+				Lease: lease, Stop: func() bool { return w.s.Now() > c.leads },
+				Log: func(e cluster.Event) { logged = append(logged, e.What) },
+				Tell: func(_ rdma.Endpoint, _ *rdma.View, did []cluster.Event, _ time.Duration) error {
+					for _, e := range did {
+						told = append(told, e.What)
+					}
+					return nil
+				},
+			})
+			if err != nil {
+				t.Error(err)
+			}
+		})
+		w.end()
+		if !slices.Equal(told, c.want) || logged[0] != cluster.Elected || c.fences > 0 && logged[1] != cluster.Fenced {
+			t.Errorf("of %v, in %v, told are %v, want %v", logged, c.leads, told, c.want)
+		}
+	}
+}
+
 // TestTellFailure: what fails again and again is told once a minute, and no more waits than is
 // bounded.
 func TestTellFailure(t *testing.T) {

@@ -322,8 +322,8 @@ func (c *cli) status() *cobra.Command {
 		Long: longText(`
 Status shows a pool as it is now. With --events it shows what happened to it instead: elections of masters, nodes that
 are gone or replaced, clients that were recovered, and failures of that. The pool keeps the last 256 events or so
-on each of two nodes, with the wall clock of the process that wrote them. Each command that runs while no program is
-master adds an election: 'farkv keep' keeps them from taking the place of failures.`),
+on each of two nodes, with the wall clock of the process that wrote them. A master of a moment, as each command is while
+no program is master, adds its election only if it did something else.`),
 		Example: "  farkv status\n  farkv status big -o json\n  farkv status big --events",
 		Args:    operands(""),
 		RunE: onPool(0, func(cmd *cobra.Command, pool string, _ []string) error {
