@@ -387,12 +387,12 @@ func TestGone(t *testing.T) {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
 	p, err := steps(kv.Rowan, sim.Fault{
-		Kind: sim.StallFault, Client: "server 2", At: 7 * time.Millisecond, For: 100 * time.Millisecond,
+		Kind: sim.StallFault, Client: "server 2", At: 6 * time.Millisecond, For: 100 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.s.KillNodeAfter(2, 9*time.Millisecond)
+	p.s.KillNodeAfter(2, 8*time.Millisecond)
 	err = p.run()
 	p.s.Close()
 	if err != nil {

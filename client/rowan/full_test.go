@@ -49,6 +49,73 @@ func full(t *testing.T, k kv.Kind) {
 	}
 }
 
+// TestFullCrowd: while more clients than a mailbox has buffers insert into a full pool, DELs go on.
+// Servers that kept the INSERTs for long would have no buffer for them.
+func TestFullCrowd(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	each(t, kv.Kinds(), fullCrowd)
+}
+
+func fullCrowd(t *testing.T, k kv.Kind) {
+	o := small(k)
+	o.Workers, o.FullAfter = 1, 50*time.Millisecond
+	c, err := newCluster(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const clients, deletes = 60, 30 // a mailbox has 16 buffers
+	value := check.MakeValue(nil, 1, 1, 1000)
+	full, over, refused := false, false, 0
+	bodies := []func(ep rdma.Endpoint){func(ep rdma.Endpoint) {
+		store, err := c.open(ep, time.Second)
+		for n := 0; err == nil; n++ {
+			err = store.Insert(fmt.Appendf(nil, "key-%d", n), value)
+		}
+		if full = true; !errors.Is(err, client.ErrFull) {
+			c.fail("fill: %w", err)
+			return
+		}
+		ep.Sleep(10 * time.Millisecond) // by now the others wait
+		worst := time.Duration(0)
+		for n := range deletes {
+			began := ep.Now()
+			if err := store.Delete(fmt.Appendf(nil, "key-%d", n)); err != nil {
+				c.fail("delete: %w", err)
+			}
+			worst = max(worst, ep.Now()-began)
+		}
+		if over = true; worst > o.FullAfter/2 {
+			t.Errorf("the slowest DELETE took %v", worst)
+		}
+	}}
+	for i := range clients {
+		bodies = append(bodies, func(ep rdma.Endpoint) {
+			store, err := c.open(ep, time.Second)
+			for !full {
+				ep.Sleep(time.Millisecond)
+			}
+			for n := 0; err == nil && !over; n++ {
+				if err = store.Insert(fmt.Appendf(nil, "key-%d-%d", i, n), value); errors.Is(err, client.ErrFull) {
+					err, refused = nil, refused+1
+				}
+			}
+			if err != nil {
+				c.fail("insert: %w", err)
+			}
+		})
+	}
+	s, _ := c.simulate(sim.Options{Seed: 1, MTU: mtu, CountRings: true}, bodies...)
+	defer s.Close()
+	if err := errors.Join(s.Run(), c.wrong); err != nil {
+		t.Fatal(err)
+	}
+	if refused == 0 {
+		t.Error("the pool was not full")
+	}
+}
+
 // TestEmptied: all pairs of a full pool can be deleted, one by one, of sizes that are drawn. Its
 // servers have two workers and two cleaners each, so entries go to many logs, of which each fills a
 // segment of its own.

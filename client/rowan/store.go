@@ -206,7 +206,8 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 	}
 	// It bounds all attempts together.
 	until := s.ep.Now() + s.o.Timeout
-	var damaged error // met in a term, and not superseded by another replica yet
+	fullAt := rdma.Forever // when the pool is full, unless there is room by then
+	var damaged error      // met in a term, and not superseded by another replica yet
 	for pause := firstPause; ; pause = min(2*pause, max(mostPause, s.o.Timeout/mostTries)) {
 		// A request is sent once here; only what was certainly not done, or a GET, is sent again.
 		// The call owns the answer's buffer, which is released unless the caller gets it.
@@ -217,6 +218,10 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			}
 			c.Release()
 		}
+		now := s.ep.Now()
+		if errors.Is(err, client.ErrFull) {
+			fullAt = min(fullAt, now+s.o.Servers.FullAfter)
+		}
 		switch {
 		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:
 			// The server may have written some replicas, or all. The next term decides; the client
@@ -224,7 +229,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			s.counts.uncertain++
 			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, errors.Join(err, s.rejoin()))
 		// The server cannot serve yet, so nothing was done. It is asked again after a pause.
-		case errors.Is(err, errWait):
+		case errors.Is(err, errWait), errors.Is(err, client.ErrFull) && now < fullAt:
 		// Nothing can serve the key any more, so waiting is in vain.
 		case errors.Is(err, client.ErrDamaged) && s.onlyReplica():
 			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)

@@ -34,6 +34,8 @@ var mutants = []teeth.Mutant{
 		Test: "TestAnyWorker"},
 	{Rule: "what is in flight decides", Pkg: workers, In: "Worker.decide",
 		At: "$k.there = $*exists", Do: ""},
+	{Rule: "no write keeps a buffer for long that waits for room", Pkg: records, In: "Options.Holds",
+		At: "$o.FullAfter / 100", Do: "$o.FullAfter", Test: "TestFullCrowd/rowan"},
 	{Rule: "what DELs leave is found while a log fills its segment", Pkg: digests, In: "Digester.Step",
 		At: "return $d.ahead()", Do: "return nil", Test: "TestEmptied/batch-kv", Seed: 18},
 	{Rule: "what was told is told again", Pkg: exchangers, In: "Exchanger.Step",

@@ -53,13 +53,19 @@ type Options struct {
 	// Tombs is the number of tombstones from which on a server looks for some to drop. The default
 	// is as many as fill a thirty-second of the segments.
 	Tombs int
-	// FullAfter bounds how long a write waits for room before it is refused; 5 ms by default.
+	// FullAfter is for how long a client repeats a write that finds no room; 5 ms by default. See
+	// Holds.
 	FullAfter time.Duration
 	// Gather and GatherFor bound, in bytes and in time, how long a worker of kind Batch gathers
 	// entries; 256 and 5 µs by default (section 6.1).
 	Gather    int
 	GatherFor time.Duration
 }
+
+// Holds bounds how long a server keeps a write that waits for room, before it refuses it. It is
+// short: a write that waits has a buffer of its worker's mailbox, and if all buffers were had by
+// those, none would be left to DELs, which make room.
+func (o *Options) Holds() time.Duration { return o.FullAfter / 100 }
 
 // WithDefaults returns o with defaults for what is zero.
 func (o Options) WithDefaults() Options {
