@@ -44,6 +44,7 @@ type Soaked struct {
 	Seed    uint64      `json:"seed"`
 	First   int         `json:"pairs_first"` // that filled the pool before the load
 	Again   int         `json:"pairs_again"` // and behind it
+	FullAt  float64     `json:"full_at"`     // as soak.Result has it
 	Heap    int64       `json:"heap_bytes"`  // that this process has more than before the load
 	Ops     []SoakedOps `json:"operations"`
 	Sound   bool        `json:"sound"` // as farkv check says
@@ -130,7 +131,7 @@ func (s *Soak) open() (*stores.Pool, error) {
 func (s *Soak) soaked(p *stores.Pool, r *soak.Result) *Soaked {
 	out := &Soaked{
 		Pool: p.Address, Store: p.Kind.Name, Workers: s.Workers, Seconds: s.Length.Seconds(), Seed: s.Seed,
-		First: r.First, Again: r.Again,
+		First: r.First, Again: r.Again, FullAt: r.FullAt,
 		Heap: r.Heap, Ops: []SoakedOps{},
 	}
 	us := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
@@ -152,6 +153,9 @@ func (r *Soaked) Print(w io.Writer) {
 	table.Print(w, rows, 0)
 	fmt.Fprintf(w, "\nthe pool was full with %s pairs, and after the load with %s\n", format.Count(r.First),
 		format.Count(r.Again))
+	if r.FullAt > 0 {
+		fmt.Fprintf(w, "under load it was full with %.0f %% of the first pairs' bytes, or more\n", 100*r.FullAt)
+	}
 	if r.Sound {
 		fmt.Fprintln(w, "every answer was right, and the pool is sound")
 	}

@@ -148,6 +148,10 @@ func TestCaught(t *testing.T) {
 				if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 					t.Errorf("want %q: %v\n%v", want, err, &r)
 				}
+				early := r.FullAt > 0 && r.FullAt < 0.5
+				if early != (want == "pool" || want == "fewer than") || fault == "" && (r.FullAt == 0 || r.FullAt > 1) {
+					t.Errorf("full with %.2f of the bytes", r.FullAt)
+				}
 			})
 		})
 	}

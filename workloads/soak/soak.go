@@ -138,7 +138,10 @@ type Result struct {
 	Counts []Counts // SCANs only of stores that have them
 	First  int      // pairs that the pool took of one worker, of sizes drawn evenly
 	Again  int      // and behind the load
-	Heap   int64    // bytes that this process has more behind the load than in front of it
+	// FullAt is the least share of the bytes which one worker had put into the pool that was live
+	// when an operation of the load found it full; 0: none did. Full buckets do not count.
+	FullAt float64
+	Heap   int64 // bytes that this process has more behind the load than in front of it
 }
 
 func (r *Result) String() string {
@@ -156,12 +159,14 @@ type load struct {
 	ctx   context.Context
 	until time.Time // of the load
 	live  live
-	least int64 // bytes of values that are there before the pool may be full
+	alone int64 // bytes of values that the pool took of one worker
+	least int64 // that are there before the pool may be full
 
 	mu     sync.Mutex
 	result Result
 	times  [kinds]workloads.Histogram
 	full   [kinds]uint64
+	fullAt int64 // bytes of values that were live when it was found full: the least; 0: it was not
 }
 
 // live is an upper bound of the bytes of values that are there. A value counts from the moment
@@ -214,7 +219,7 @@ func Run(ctx context.Context, t Target, o Options) (Result, error) {
 	if err != nil {
 		return l.result, fmt.Errorf("fill the pool: %w", err)
 	}
-	l.result.First, l.least = first, int64(float64(bytes)*l.Room)
+	l.result.First, l.alone, l.least = first, bytes, int64(float64(bytes)*l.Room)
 	before := heap()
 	l.until = time.Now().Add(l.Length)
 	l.Say("%d workers use it for %v", l.Workers, l.Length)
@@ -230,7 +235,7 @@ func Run(ctx context.Context, t Target, o Options) (Result, error) {
 			l.result.Counts = append(l.result.Counts, Counts{kindNames[k], latency(&l.times[k]), l.full[k]})
 		}
 	}
-	l.result.Heap = heap() - before
+	l.result.Heap, l.result.FullAt = heap()-before, float64(l.fullAt)/float64(max(l.alone, 1))
 	if least := int(float64(first) * l.Refill); err == nil && l.result.Again < least {
 		err = fmt.Errorf("the pool is full with %d pairs, and was with %d: want %d at least", l.result.Again,
 			first, least)
@@ -310,6 +315,9 @@ func (l *load) one(number int, work func(*worker) error) error {
 	for k := range l.times {
 		l.times[k].Merge(&w.times[k])
 		l.full[k] += w.full[k]
+	}
+	if w.fullAt > 0 && (l.fullAt == 0 || w.fullAt < l.fullAt) {
+		l.fullAt = w.fullAt
 	}
 	return err
 }

@@ -27,6 +27,7 @@ type worker struct {
 	buf    []byte
 	times  [kinds]workloads.Histogram
 	full   [kinds]uint64
+	fullAt int64
 }
 
 const hotKeys = 4
@@ -73,11 +74,13 @@ func (w *worker) timed(kind int, f func() error) error {
 	}
 	if mayBeFull(err) {
 		w.full[kind]++
-		least := w.least
+		least, live := w.least, w.live.since(w.number)
 		if errors.Is(err, client.ErrBucketFull) {
 			least /= bucketShare
+		} else if w.number > 0 && (w.fullAt == 0 || live < w.fullAt) {
+			w.fullAt = live
 		}
-		if live := w.live.since(w.number); live < least {
+		if live < least {
 			return fmt.Errorf("%s finds the pool full, in which %d bytes are live, fewer than %d: %v", kindNames[kind],
 				live, least, err)
 		}
