@@ -32,7 +32,8 @@ nearly so; write shm:NAME for one with the name of a store. Other pairs stay. A 
 keys, which make the next one fail: make the pool anew. "pool full" counts operations that found no room, and may.`),
 		Example: "  farkv soak race-rtx\n" +
 			"  farkv soak fusee --for 10m --workers 16 --seed 7\n" +
-			"  farkv up --fabric tcp mine --store sherman-rtx --records 2000 && farkv soak mine --for 1m",
+			"  farkv up --fabric tcp mine --store sherman-rtx --records 2000 && farkv soak mine --for 1m\n" +
+			"  farkv crash mine node 1 --stop 500ms --force        # meanwhile: no operation may fail",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return fmt.Errorf("soak takes a store or a pool, not %s: see 'farkv soak --help'",
