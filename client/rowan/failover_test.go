@@ -386,26 +386,29 @@ func TestGone(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	p, err := steps(kv.Rowan, sim.Fault{
-		Kind: sim.StallFault, Client: "server 2", At: 6 * time.Millisecond, For: 100 * time.Millisecond,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p.s.KillNodeAfter(2, 8*time.Millisecond)
-	err = p.run()
-	p.s.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
-	waited := p.history().With(check.Uncertain)
-	if len(waited) == 0 {
-		t.Error("no write was in flight to the server that died")
-	}
-	for _, op := range waited {
-		if took := op.Return - op.Call; took > 20*time.Millisecond {
-			t.Errorf("took %v: %v", took, &op)
+	waited := 0
+	for at := 4 * time.Millisecond; at < 12*time.Millisecond; at += time.Millisecond {
+		p, err := steps(kv.Rowan, sim.Fault{
+			Kind: sim.StallFault, Client: "server 2", At: at, For: 100 * time.Millisecond,
+		})
+		if err != nil {
+			t.Fatal(err)
 		}
+		p.s.KillNodeAfter(2, at+2*time.Millisecond)
+		err = p.run()
+		p.s.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, op := range p.history().With(check.Uncertain) {
+			waited++
+			if took := op.Return - op.Call; took > 20*time.Millisecond {
+				t.Errorf("took %v: %v", took, &op)
+			}
+		}
+	}
+	if waited == 0 {
+		t.Error("no write was in flight to the server that died")
 	}
 }
 

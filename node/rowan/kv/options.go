@@ -53,8 +53,8 @@ type Options struct {
 	// Tombs is the number of tombstones from which on a server looks for some to drop. The default
 	// is as many as fill a thirty-second of the segments.
 	Tombs int
-	// FullAfter is for how long a client repeats a write that finds no room; 5 ms by default. See
-	// Holds.
+	// FullAfter is for how long a client repeats a write that finds no room, and a server waits for
+	// the answer of another one; 5 ms by default. See Holds.
 	FullAfter time.Duration
 	// Gather and GatherFor bound, in bytes and in time, how long a worker of kind Batch gathers
 	// entries; 256 and 5 µs by default (section 6.1).

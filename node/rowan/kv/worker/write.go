@@ -236,9 +236,9 @@ func (w *Worker) readFor(k *key, n int) error {
 }
 
 // decide answers a write that is refused, or gives it a version and posts it. It reports false if
-// the write has to wait: for room, for Holds at most, or for the source of a migration, for
-// FullAfter. Then it is refused: with StatusFull if a log said that it is full, with StatusWait if
-// one has not answered.
+// the write has to wait: for room, for Holds at most, or for an answer, of a backup or of the
+// source of a migration, for FullAfter. Then it is refused: with StatusFull if a log said that it is
+// full, with StatusWait if one has not answered.
 func (w *Worker) decide(k *key, o *op, now time.Duration) (done bool, err error) {
 	if !k.decided && k.damaged != 0 {
 		return true, w.refuseDamaged(o, k.damaged)
@@ -270,9 +270,9 @@ func (w *Worker) decide(k *key, o *op, now time.Duration) (done bool, err error)
 		return true, nil
 	case !errors.Is(err, rdma.ErrFull) && !errors.Is(err, errAway):
 		return false, err
-	case now-o.since >= w.s.Opt.Holds() && errors.Is(err, errAway):
+	case now-o.since >= w.s.Opt.FullAfter && errors.Is(err, errAway):
 		return true, w.answer(o, kv.StatusWait)
-	case now-o.since >= w.s.Opt.Holds():
+	case now-o.since >= w.s.Opt.Holds() && errors.Is(err, rdma.ErrFull):
 		return true, w.answer(o, kv.StatusFull)
 	}
 	// Room may come from a cleaner, or from a backup's grant. Neither of them wakes the worker.
