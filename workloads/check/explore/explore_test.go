@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"flag"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
@@ -267,6 +268,23 @@ func TestNodesDie(t *testing.T) {
 		if f := toySubject("spare 2").Run(p); f != nil && p.Spares > 0 {
 			t.Errorf("with a spare: %s: %v", line, f)
 		}
+	}
+}
+
+// A recovery that deaths cut short has all of its time again.
+func TestDeathsGiveTime(t *testing.T) {
+	coroutines(t)
+	line := "nodes=3 spares=1 work=i0:8 faults=crash node=1 at=20µs"
+	for k := range 3 {
+		line += fmt.Sprintf("; crash client=keeper-%d verb=500", k) // while it restores
+	}
+	p, err := Parse(line)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, f := toySubject("slow").play(p, nil)
+	if f != nil || r.stats.Crashes != 3 {
+		t.Errorf("%d crashes: %v", r.stats.Crashes, f)
 	}
 }
 

@@ -92,8 +92,8 @@ func (r *run) sweep() *Failure {
 	return nil
 }
 
-// recoveryTimeouts is how many operation timeouts recovery may take after the last player: failures
-// are tried again after up to 64 leases.
+// recoveryTimeouts is how many operation timeouts recovery may take after the last player, or the
+// last death, behind which it begins again: failures are tried again after up to 64 leases.
 const recoveryTimeouts = 20
 
 // quiet tells keepers that nothing is left for them to do, or that they had time enough. Then they
@@ -106,14 +106,25 @@ func (r *run) quiet() bool {
 	if r.s.Now() < r.lastStroke() {
 		return false
 	}
-	if r.calm == 0 {
-		r.calm = r.s.Now()
+	if n := r.lost(); r.calm == 0 || n > r.losses {
+		r.calm, r.losses = r.s.Now(), n
 	}
 	over := r.s.Now()-r.calm > recoveryTimeouts*r.subject.Timeout || r.unfinished() == ""
 	if over {
 		r.spare()
 	}
 	return over
+}
+
+// lost counts the keepers that have died, and the nodes that are dead.
+func (r *run) lost() int {
+	n := len(r.guards) // another one begins for each that crashes
+	for i := range r.plan.Nodes {
+		if r.s.Dead(i) {
+			n++
+		}
+	}
+	return n
 }
 
 // spare keeps nodes alive that have not met the verb at which they were to die.

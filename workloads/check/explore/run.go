@@ -41,7 +41,8 @@ type run struct {
 	players []*player
 	guards  []*guard
 	servers Servers       // nil: there are none
-	calm    time.Duration // since when only keepers are at work; 0: players are, too
+	calm    time.Duration // since when only keepers are at work, and nothing died; 0: players are, too
+	losses  int           // that there were by then: see lost
 	keys    []string      // of the plan, in order
 	unsure  int           // operations that ended without an answer
 	stats   Stats

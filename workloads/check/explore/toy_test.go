@@ -205,14 +205,24 @@ func toyCheck(f rdma.Fabric) (r client.Report, err error) {
 type toyRecoverer struct{ toy }
 
 func (m *toyRecoverer) Spares() []int {
-	if m.flaw == "spare 2" { // no flaw: a pool in which node 2 is a spare
+	if m.flaw == "spare 2" || m.flaw == "slow" { // no flaws: a pool in which node 2 is a spare
 		return []int{2}
 	}
 	return nil
 }
-func (m *toyRecoverer) Mend(rdma.View) error              { return nil }
-func (m *toyRecoverer) Restore(rdma.View, int, int) error { return nil }
-func (m *toyRecoverer) Sweep(rdma.View) error             { return nil }
+func (m *toyRecoverer) Mend(rdma.View) error  { return nil }
+func (m *toyRecoverer) Sweep(rdma.View) error { return nil }
+
+// Restore takes slowRestore timeouts, if it is slow, and a verb each.
+func (m *toyRecoverer) Restore(rdma.View, int, int) (err error) {
+	for i := 0; m.flaw == "slow" && i < slowRestore && err == nil; i++ {
+		_, err = m.read(rdma.At(0, toyBump), 8)
+		m.ep.Sleep(toyTimeout)
+	}
+	return err
+}
+
+const slowRestore = recoveryTimeouts * 3 / 4
 
 func (m *toyRecoverer) Recover(_ rdma.View, c rdma.ClientID) error {
 	switch m.flaw {
