@@ -236,9 +236,9 @@ func (w *Worker) readFor(k *key, n int) error {
 }
 
 // decide answers a write that is refused, or gives it a version and posts it. It reports false if
-// the write has to wait: for room, for Holds at most, or for an answer, of a backup or of the
-// source of a migration, for FullAfter. Then it is refused: with StatusFull if a log said that it is
-// full, with StatusWait if one has not answered.
+// the write has to wait: for room, for Holds at most, or for an answer of a backup or of the source
+// of a migration, for FullAfter. Then it is refused: with StatusFull if a log said that it is full,
+// with StatusWait if one has not answered.
 func (w *Worker) decide(k *key, o *op, now time.Duration) (done bool, err error) {
 	if !k.decided && k.damaged != 0 {
 		return true, w.refuseDamaged(o, k.damaged)
