@@ -130,8 +130,8 @@ type network struct {
 	fenced uint64 // verbs of earlier epochs do not land
 }
 
-// takeOff returns a flight for a verb or a call of an endpoint. It notes the
-// sender's epoch, and when its batch began. A node that the pool does not have is refused later.
+// takeOff returns a flight for a verb or a call of an endpoint. It notes the sender's epoch, and
+// when its batch began. A node that the pool does not have is refused later.
 func (net *network) takeOff(e *endpoint, node int, step rdma.Step) *flight {
 	f := net.flights
 	if f == nil {
