@@ -21,6 +21,7 @@ import (
 // soak.
 type Soak struct {
 	Of      string // the name of a store, for a small pool of this process; or the address of a pool
+	Store   string // that uses the pool, such as fusee-nc, which has none of its own; "": the pool's
 	Workers int
 	Keys    int // that each worker uses again and again; 0: none, or what the store needs
 	Length  time.Duration
@@ -112,15 +113,28 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 
 // open opens the pool, or makes one.
 func (s *Soak) open() (*stores.Pool, error) {
-	if _, err := stores.Lookup(s.Of); err == nil {
-		return stores.Create("mem:", s.Of, stores.Params{Nodes: soakNodes, Records: soakRecords, PairBytes: soakBytes,
-			Workers: s.Workers})
+	if kind, err := stores.Lookup(s.Of); err == nil {
+		p, err := stores.Create("mem:", s.Of, stores.Params{Nodes: soakNodes, Records: soakRecords,
+			PairBytes: soakBytes, Workers: s.Workers})
+		if err == nil {
+			p.Kind = kind // it may be a way to use another store's pools
+		}
+		return p, err
 	}
 	addr, err := Resolve(s.Of)
 	if err != nil {
 		return nil, err
 	}
+	var kind *stores.Kind
+	if s.Store != "" {
+		if kind, err = stores.Lookup(s.Store); err != nil {
+			return nil, err
+		}
+	}
 	p, err := stores.Open(addr)
+	if err == nil && kind != nil {
+		p.Kind = kind // it finds out whether the pool is its own when it is opened
+	}
 	if errors.Is(err, rdma.ErrNoPool) && !strings.Contains(s.Of, ":") {
 		return nil, workloads.Usagef("soak %s: there is no store and no pool of this name (hint: %s'farkv list' lists "+
 			"the pools)", s.Of, workloads.DidYouMean(s.Of, stores.Names()))

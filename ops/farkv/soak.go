@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/format"
 )
@@ -42,6 +43,9 @@ keys, which make the next one fail: make the pool anew. "pool full" counts opera
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if _, err := stores.Lookup(args[0]); err == nil && s.Store != "" {
+				return fmt.Errorf("--store %s is for a pool, and %s is a store", s.Store, args[0])
+			}
 			if err := cmp.Or(bounded(cmd, 1, maxThreads, "workers"), bounded(cmd, 0, unbounded, "keys")); err != nil {
 				return err
 			}
@@ -53,6 +57,8 @@ keys, which make the next one fail: make the pool anew. "pool full" counts opera
 	f := cmd.Flags()
 	f.DurationVar(&s.Length, "for", 10*time.Second,
 		"real time of the load; what comes before and after it takes some, too")
+	f.StringVar(&s.Store, "store", "",
+		"the store that uses the pool, such as fusee-nc or swarm-apart (default the pool's)")
 	f.IntVar(&s.Workers, "workers", 64, "workers at a time")
 	f.IntVar(&s.Keys, "keys", 0, "keys that each worker uses again and again (default always others; sherman: 200)")
 	f.Uint64Var(&s.Seed, "seed", 1, "seed of keys and sizes")
