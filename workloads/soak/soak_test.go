@@ -57,6 +57,9 @@ func soak(t *testing.T, store string, o Options) {
 			t.Error(err)
 		}
 	}()
+	if p.Kind, err = stores.Lookup(store); err != nil { // it may be a way to use another store's pools
+		t.Fatal(err)
+	}
 	target, err := Of(p)
 	if err != nil {
 		t.Fatal(err)
