@@ -131,7 +131,7 @@ func (p *Params) servers(nodes int) kv.Options {
 	return kv.Options{
 		Kind: p.Kind, Nodes: nodes, Shards: p.Shards * nodes, Base: node.HeaderBytes,
 		Workers: p.Workers, Cleaners: p.Cleaners, PairBytes: p.PairBytes, KeyBytes: p.KeyBytes, Keys: p.Keys,
-		// A write finds no room while cleaners make some.
+		// As long cleaners have to make room.
 		FullAfter: p.Timeout / 4, IdleEvery: min(p.Timeout/idleLooks, idleEvery),
 		Log: rowan.Options{
 			Ring: 1, Segments: p.Segments, SegmentBytes: p.SegmentBytes, Ahead: p.Ahead, Reserve: p.Reserve,

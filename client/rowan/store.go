@@ -218,9 +218,8 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			}
 			c.Release()
 		}
-		now := s.ep.Now()
 		if errors.Is(err, client.ErrFull) {
-			fullAt = min(fullAt, now+s.o.Servers.FullAfter)
+			fullAt = min(fullAt, s.ep.Now()+s.o.Servers.FullAfter)
 		}
 		switch {
 		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:
@@ -229,7 +228,7 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 			s.counts.uncertain++
 			return nil, fmt.Errorf("%s %.40q: %w: %w", name, key, client.ErrUncertain, errors.Join(err, s.rejoin()))
 		// The server cannot serve yet, so nothing was done. It is asked again after a pause.
-		case errors.Is(err, errWait), errors.Is(err, client.ErrFull) && now < fullAt:
+		case errors.Is(err, errWait), errors.Is(err, client.ErrFull) && s.ep.Now() < fullAt:
 		// Nothing can serve the key any more, so waiting is in vain.
 		case errors.Is(err, client.ErrDamaged) && s.onlyReplica():
 			return nil, fmt.Errorf("%s %.40q: %w", name, key, err)

@@ -312,6 +312,23 @@ func TestTheEndOfAPartition(t *testing.T) {
 	}
 }
 
+// cutInTwo posts a WRITE and a CAS behind it, and a CAS to another node, as a batch that a stall of
+// 2 ms cuts in two behind the first verb, and waits for it.
+func cutInTwo(t *testing.T, s *sim.Sim, ep rdma.Endpoint) (write, behind, other *rdma.Op) {
+	ep.Sleep(20*time.Microsecond - s.Now())
+	b := ep.Batch()
+	b.Chain()
+	write = b.WriteWord(rdma.At(0, 0), 1)
+	behind = b.CompareSwap(rdma.At(0, 8), 0, 1)
+	b.Chain()
+	other = b.CompareSwap(rdma.At(1, 8), 0, 1)
+	if err := ep.Post(b); err != nil || s.Now() < 2*time.Millisecond {
+		t.Errorf("posted at %v: %v", s.Now(), err)
+	}
+	ep.Wait(b, rdma.All, rdma.Forever)
+	return write, behind, other
+}
+
 // TestLostInTheMidstOfABatch: a verb that a stall keeps back does not land on the next connection
 // when one of its batch was given up meanwhile; on another node it does, and so does the next
 // batch.
@@ -319,17 +336,7 @@ func TestLostInTheMidstOfABatch(t *testing.T) {
 	plan := `partition client=a node=0 at=10µs for=1100µs; stall client=a verb=1 for=2ms`
 	each(t, plan, func(t *testing.T, s *sim.Sim) {
 		s.Go("a", func(ep rdma.Endpoint) {
-			ep.Sleep(20*time.Microsecond - s.Now())
-			b := ep.Batch()
-			b.Chain()
-			write := b.WriteWord(rdma.At(0, 0), 1)
-			behind := b.CompareSwap(rdma.At(0, 8), 0, 1)
-			b.Chain()
-			other := b.CompareSwap(rdma.At(1, 8), 0, 1)
-			if err := ep.Post(b); err != nil || s.Now() < 2*time.Millisecond {
-				t.Errorf("posted at %v: %v", s.Now(), err)
-			}
-			ep.Wait(b, rdma.All, rdma.Forever)
+			write, behind, other := cutInTwo(t, s, ep)
 			if !errors.Is(write.Err, rdma.ErrNodeDown) || !errors.Is(behind.Err, rdma.ErrNodeDown) || !other.Swapped() {
 				t.Errorf("got %v, %v, and on another node %v", write.Err, behind.Err, other.Err)
 			}
@@ -355,17 +362,7 @@ func TestRestartInTheMidstOfABatch(t *testing.T) {
 				}
 			})
 			s.Go("a", func(ep rdma.Endpoint) {
-				ep.Sleep(20*time.Microsecond - s.Now())
-				b := ep.Batch()
-				b.Chain()
-				write := b.WriteWord(rdma.At(0, 0), 1)
-				behind := b.CompareSwap(rdma.At(0, 8), 0, 1)
-				b.Chain()
-				other := b.CompareSwap(rdma.At(1, 8), 0, 1)
-				if err := ep.Post(b); err != nil || s.Now() < 2*time.Millisecond {
-					t.Errorf("posted at %v: %v", s.Now(), err)
-				}
-				ep.Wait(b, rdma.All, rdma.Forever)
+				write, behind, other := cutInTwo(t, s, ep)
 				if (write.Err == nil) != (dies == landed) {
 					t.Errorf("the first verb: %v", write.Err)
 				}

@@ -116,9 +116,10 @@ func (r *run) quiet() bool {
 	return over
 }
 
-// lost counts the keepers that have died, and the nodes that are dead.
+// lost counts the nodes that are dead, and the keepers: another one begins for each that crashes, or
+// is fenced off.
 func (r *run) lost() int {
-	n := len(r.guards) // another one begins for each that crashes
+	n := len(r.guards)
 	for i := range r.plan.Nodes {
 		if r.s.Dead(i) {
 			n++
