@@ -45,7 +45,7 @@ type Soaked struct {
 	Seed    uint64      `json:"seed"`
 	First   int         `json:"pairs_first"` // that filled the pool before the load
 	Again   int         `json:"pairs_again"` // and behind it
-	FullAt  float64     `json:"full_at"`     // as soak.Result has it
+	FullAt  float64     `json:"full_at"`     // soak.Result.FullAt: a share of the bytes of First
 	Heap    int64       `json:"heap_bytes"`  // that this process has more than before the load
 	Ops     []SoakedOps `json:"operations"`
 	Sound   bool        `json:"sound"` // as farkv check says
@@ -113,33 +113,38 @@ func (s *Soak) Run(ctx context.Context) (*Soaked, error) {
 
 // open opens the pool, or makes one.
 func (s *Soak) open() (*stores.Pool, error) {
-	if kind, err := stores.Lookup(s.Of); err == nil {
+	if _, err := stores.Lookup(s.Of); err == nil {
+		if s.Store != "" {
+			return nil, workloads.Usagef("--store %s is for a pool, and %s is a store", s.Store, s.Of)
+		}
 		p, err := stores.Create("mem:", s.Of, stores.Params{Nodes: soakNodes, Records: soakRecords,
 			PairBytes: soakBytes, Workers: s.Workers})
-		if err == nil {
-			p.Kind = kind // it may be a way to use another store's pools
-		}
-		return p, err
+		return as(p, err, s.Of)
 	}
 	addr, err := Resolve(s.Of)
 	if err != nil {
 		return nil, err
 	}
-	var kind *stores.Kind
-	if s.Store != "" {
-		if kind, err = stores.Lookup(s.Store); err != nil {
-			return nil, err
-		}
-	}
 	p, err := stores.Open(addr)
-	if err == nil && kind != nil {
-		p.Kind = kind // it finds out whether the pool is its own when it is opened
+	if s.Store != "" {
+		p, err = as(p, err, s.Store)
 	}
 	if errors.Is(err, rdma.ErrNoPool) && !strings.Contains(s.Of, ":") {
 		return nil, workloads.Usagef("soak %s: there is no store and no pool of this name (hint: %s'farkv list' lists "+
 			"the pools)", s.Of, workloads.DidYouMean(s.Of, stores.Names()))
 	}
 	return p, err
+}
+
+// as has a pool that was opened without an error be used as a store, or closes it.
+func as(p *stores.Pool, err error, store string) (*stores.Pool, error) {
+	if err != nil {
+		return nil, err
+	}
+	if err := p.As(store); err != nil {
+		return nil, errors.Join(err, p.Close())
+	}
+	return p, nil
 }
 
 func (s *Soak) soaked(p *stores.Pool, r *soak.Result) *Soaked {

@@ -223,6 +223,16 @@ func Of(addr string, f rdma.Fabric) (*Pool, error) {
 	return p, nil
 }
 
+// As has the pool's workers use it as the named store does, such as fusee-nc, which has no pools of
+// its own. Worker finds out whether the pool can be used so. The error wraps ErrUnknown.
+func (p *Pool) As(store string) error {
+	kind, err := Lookup(store)
+	if err == nil {
+		p.Kind = kind
+	}
+	return err
+}
+
 // KindOf returns the store that an open pool was made for.
 func KindOf(f rdma.Fabric) (*Kind, error) {
 	h, err := header(f)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/ops"
 	"github.com/farkv/farkv/ops/format"
 )
@@ -43,9 +42,6 @@ keys, which make the next one fail: make the pool anew. "pool full" counts opera
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if _, err := stores.Lookup(args[0]); err == nil && s.Store != "" {
-				return fmt.Errorf("--store %s is for a pool, and %s is a store", s.Store, args[0])
-			}
 			if err := cmp.Or(bounded(cmd, 1, maxThreads, "workers"), bounded(cmd, 0, unbounded, "keys")); err != nil {
 				return err
 			}

@@ -161,7 +161,7 @@ func TestCaught(t *testing.T) {
 // less.
 func TestFullBucket(t *testing.T) {
 	l := newLoad(t.Context(), Target{Largest: check.MinValue}, Options{Workers: 1})
-	l.least = 4 * check.MinValue
+	l.alone = 8 * check.MinValue // of which half has to be live
 	w := newWorker(l, 1)
 	w.store = &ideal{pairs: map[string][]byte{}, room: 1 << 18}
 	for pairs := range 5 {
@@ -181,7 +181,7 @@ func TestFullBucket(t *testing.T) {
 // it, and for one within another worker's INSERT; not for one behind all that.
 func TestFullMeanwhile(t *testing.T) {
 	l := newLoad(t.Context(), Target{Largest: check.MinValue}, Options{Workers: 2})
-	l.least = 5 * check.MinValue
+	l.alone = 10 * check.MinValue
 	one, other := newWorker(l, 1), newWorker(l, 2)
 	refused := func(meanwhile func()) error {
 		return one.timed(insert, func() error { meanwhile(); return rdma.ErrFull })

@@ -160,7 +160,6 @@ type load struct {
 	until time.Time // of the load
 	live  live
 	alone int64 // bytes of values that the pool took of one worker
-	least int64 // that are there before the pool may be full
 
 	mu     sync.Mutex
 	result Result
@@ -219,7 +218,7 @@ func Run(ctx context.Context, t Target, o Options) (Result, error) {
 	if err != nil {
 		return l.result, fmt.Errorf("fill the pool: %w", err)
 	}
-	l.result.First, l.alone, l.least = first, bytes, int64(float64(bytes)*l.Room)
+	l.result.First, l.alone = first, bytes
 	before := heap()
 	l.until = time.Now().Add(l.Length)
 	l.Say("%d workers use it for %v", l.Workers, l.Length)
@@ -316,10 +315,16 @@ func (l *load) one(number int, work func(*worker) error) error {
 		l.times[k].Merge(&w.times[k])
 		l.full[k] += w.full[k]
 	}
-	if w.fullAt > 0 && (l.fullAt == 0 || w.fullAt < l.fullAt) {
-		l.fullAt = w.fullAt
-	}
+	l.fullAt = lower(l.fullAt, w.fullAt)
 	return err
+}
+
+// lower returns the lower of two numbers, of which 0 is none.
+func lower(a, b int64) int64 {
+	if a == 0 || b == 0 {
+		return a + b
+	}
+	return min(a, b)
 }
 
 // fillAlone fills the pool with one worker, and empties it. It returns with how many pairs, and how

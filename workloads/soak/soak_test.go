@@ -57,7 +57,7 @@ func soak(t *testing.T, store string, o Options) {
 			t.Error(err)
 		}
 	}()
-	if p.Kind, err = stores.Lookup(store); err != nil { // it may be a way to use another store's pools
+	if err := p.As(store); err != nil {
 		t.Fatal(err)
 	}
 	target, err := Of(p)

@@ -74,11 +74,11 @@ func (w *worker) timed(kind int, f func() error) error {
 	}
 	if mayBeFull(err) {
 		w.full[kind]++
-		least, live := w.least, w.live.since(w.number)
+		least, live := int64(float64(w.alone)*w.Room), w.live.since(w.number)
 		if errors.Is(err, client.ErrBucketFull) {
 			least /= bucketShare
-		} else if w.number > 0 && (w.fullAt == 0 || live < w.fullAt) {
-			w.fullAt = live
+		} else {
+			w.fullAt = lower(w.fullAt, live)
 		}
 		if live < least {
 			return fmt.Errorf("%s finds the pool full, in which %d bytes are live, fewer than %d: %v", kindNames[kind],

@@ -116,8 +116,8 @@ func (r *run) quiet() bool {
 	return over
 }
 
-// lost counts the nodes that are dead, and the keepers: another one begins for each that crashes, or
-// is fenced off.
+// lost counts the nodes that are dead, and the keepers: another one begins for each that crashes
+// or is fenced off.
 func (r *run) lost() int {
 	n := len(r.guards)
 	for i := range r.plan.Nodes {
