@@ -34,7 +34,7 @@ import (
 
 func TestMain(m *testing.M) {
 	// More tests at a time than there are processors: they wait for other processes.
-	if err := flag.Set("test.parallel", strconv.Itoa(2+runtime.GOMAXPROCS(0))); err != nil {
+	if err := flag.Set("test.parallel", strconv.Itoa(4+runtime.GOMAXPROCS(0))); err != nil {
 		panic(err)
 	}
 	testscript.Main(m, map[string]func(){
@@ -60,6 +60,7 @@ func TestConsul(t *testing.T) {
 	}
 	for _, file := range files {
 		t.Run("agent", func(t *testing.T) {
+			t.Parallel()
 			p := scripts("")
 			p.Files = []string{file}
 			agent, setup := consultest.Start(t, nil), p.Setup

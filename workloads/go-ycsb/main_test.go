@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -99,6 +100,7 @@ func TestScripts(t *testing.T) {
 // they have.
 func endNodes(run string) error {
 	files, err := filepath.Glob(filepath.Join(run, "farkv", "*", "node-*.pid"))
+	var pids []int
 	for _, name := range files {
 		text, wrong := os.ReadFile(name)
 		pid, bad := strconv.Atoi(strings.TrimSpace(string(text)))
@@ -108,11 +110,13 @@ func endNodes(run string) error {
 		if err := syscall.Kill(pid, syscall.SIGTERM); err != nil && !errors.Is(err, syscall.ESRCH) {
 			return err
 		}
-		for end := time.Now().Add(wait.Hang); !errors.Is(syscall.Kill(pid, 0), syscall.ESRCH); {
-			if time.Now().After(end) {
-				return fmt.Errorf("node of process %d does not end", pid)
-			}
-			time.Sleep(10 * time.Millisecond)
+		pids = append(pids, pid)
+	}
+	// They end together: each waits for a moment for clients, and servers for other servers.
+	for end := time.Now().Add(wait.Hang); len(pids) > 0; time.Sleep(10 * time.Millisecond) {
+		pids = slices.DeleteFunc(pids, func(pid int) bool { return errors.Is(syscall.Kill(pid, 0), syscall.ESRCH) })
+		if len(pids) > 0 && time.Now().After(end) {
+			return fmt.Errorf("nodes of processes %d do not end", pids)
 		}
 	}
 	return err
