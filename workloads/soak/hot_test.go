@@ -19,7 +19,7 @@ var hotStores = []string{"race-rtx", "race", "sherman-rtx", "sherman"}
 
 // TestHot: of 64 workers that all write one key none fails, as nothing is dead.
 func TestHot(t *testing.T) {
-	length := time.Second
+	length := time.Second / 2
 	if os.Getenv("FARKV_LONG") == "1" {
 		length = 30 * time.Second
 	}

@@ -39,8 +39,7 @@ type Shard struct {
 	leader int
 	// Versions above commit that are on all replicas: a bit each, modulo window.
 	acked [window / 64]uint64
-	// Requests that the primary received, and writes that it sent to each other replica. They only
-	// grow.
+	// What the primary carried out: see Next and Count. They only grow.
 	counts shards.Load
 }
 
@@ -59,7 +58,9 @@ func (s *Shard) Load() shards.Load {
 	return s.counts
 }
 
-// Count counts a client's request.
+// Count counts a client's request that Next does not: a GET, or a write that its key refuses. What
+// is refused since it would have to wait does not count: clients repeat it many times a period, so
+// a shard without room would look hot.
 func (s *Shard) Count() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,8 +188,8 @@ func (s *Shard) Serving() bool {
 	return s.serves
 }
 
-// Next gives the next version. It reports false if too many are in flight. The caller must bring an
-// entry with that version to all replicas: CommitVer waits for it.
+// Next gives the next version, and counts the write. It reports false if too many are in flight.
+// The caller must bring an entry with that version to all replicas: CommitVer waits for it.
 func (s *Shard) Next() (version uint64, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -196,6 +197,7 @@ func (s *Shard) Next() (version uint64, ok bool) {
 		return 0, false
 	}
 	s.version++
+	s.counts.Requests++
 	s.counts.Writes++
 	return s.version, true
 }

@@ -19,6 +19,8 @@ var mutants = []teeth.Mutant{
 		At: "$o.look != nil && $o.number <= $w.opsAt", Do: "$o.number <= $w.opsAt", Test: "TestQuiet"},
 	{Rule: "nor while a write reads", In: "Worker.looks",
 		At: "$k.late", Do: "$k == nil", Test: "TestQuiet"},
+	{Rule: "a write that has to wait is no load", In: "Worker.Begin",
+		At: "return $w.enqueue($o)", Do: "{ sh.Count(); return $w.enqueue($o) }", Test: "TestCounts"},
 	{Rule: "an append that failed is repeated", In: "rings.goOn",
 		At: "$err == nil", Do: "$err == nil || true", Test: "TestRepeated"},
 	{Rule: "unless it can never succeed", In: "rings.goOn",

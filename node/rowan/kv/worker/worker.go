@@ -244,8 +244,8 @@ func (w *Worker) Begin(r *rpc.Request) error {
 	if o.proc == kv.ProcRoute {
 		return w.lookUp(o)
 	}
-	sh.Count()
 	if o.proc == kv.ProcGet {
+		sh.Count()
 		return w.lookUp(o)
 	}
 	return w.enqueue(o)

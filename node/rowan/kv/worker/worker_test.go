@@ -10,6 +10,7 @@ import (
 	"github.com/farkv/farkv/node/rowan/kv"
 	"github.com/farkv/farkv/node/rowan/kv/kvtest"
 	"github.com/farkv/farkv/node/rowan/kv/state"
+	"github.com/farkv/farkv/node/rowan/shards"
 )
 
 // workerBench is a bench with a worker's parts in reach.
@@ -80,6 +81,30 @@ func TestQuiet(t *testing.T) {
 		t.Error("it does not pass while a write waits for room")
 	}
 	waits.Release()
+}
+
+// TestCounts: a request counts once for the load of its shard, and not when it is refused since it
+// would have to wait: clients repeat that many times.
+func TestCounts(t *testing.T) {
+	b := newWorkerBench(t, 2, kv.Rowan) // the backup gives no leave
+	shard := b.Server.Shards[b.Server.Known.Last().Find(kv.Hash(b.Key()))]
+	want := func(requests, writes uint64) {
+		t.Helper()
+		if got := shard.Load(); got != (shards.Load{Requests: requests, Writes: writes}) {
+			t.Errorf("%+v, want %d and %d", got, requests, writes)
+		}
+	}
+	b.Server.Opt.FullAfter = 0
+	b.End(b.Begin(kv.ProcInsert, "first"), kv.StatusWait)
+	want(0, 0)
+
+	b = newWorkerBench(t, 1, kv.Rowan)
+	shard = b.Server.Shards[b.Server.Known.Last().Find(kv.Hash(b.Key()))]
+	b.End(b.Begin(kv.ProcInsert, "first"), kv.StatusOK)
+	want(1, 1)
+	b.End(b.Begin(kv.ProcInsert, "second"), kv.StatusExists)
+	b.End(b.Begin(kv.ProcGet, ""), kv.StatusOK)
+	want(3, 1)
 }
 
 // TestRepeated: an append that a backup did not take is repeated until it does, though it gives no

@@ -284,6 +284,7 @@ func (w *Worker) decide(k *key, o *op, now time.Duration) (done bool, err error)
 // index: at once if none is in flight.
 func (w *Worker) follow(k *key, o *op, status uint16) error {
 	o.status = status
+	o.shard.Count()
 	// The last one in flight has decided it. Writes of one key are acknowledged in any order, but
 	// each is put into the index before its followers are answered.
 	if n := len(k.flying); n > 0 {
