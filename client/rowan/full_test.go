@@ -123,39 +123,102 @@ func TestEmptied(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	eachSeed(t, 12, 60, emptied)
+	eachSeed(t, 12, 60, func(k kv.Kind, seed uint64) error { return emptied(crowded(k), seed, 0, false) })
 }
 
-func emptied(k kv.Kind, seed uint64) error {
-	c, err := newCluster(fit(crowded(k)))
+// TestEmptiedAtRandom: so can those of many segments and of entries of several blocks, in any
+// order. Of most segments the last entry ends in the next one.
+func TestEmptiedAtRandom(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	for _, segments := range []int{300, 600} {
+		o := small(kv.Rowan)
+		o.Log.Segments = segments
+		if err := emptied(o, 1, 700, true); err != nil {
+			t.Errorf("%d segments: %v", segments, err)
+		}
+	}
+}
+
+// emptied fills a pool with values of at least some bytes, and deletes all.
+func emptied(o kv.Options, seed uint64, least int, shuffled bool) error {
+	return alone(o, seed, func(w *worker) error {
+		if _, err := w.fill(least); err != nil {
+			return err
+		}
+		if shuffled {
+			w.rng.Shuffle(len(w.order), func(i, j int) { w.order[i], w.order[j] = w.order[j], w.order[i] })
+		}
+		return w.leave(0)
+	})
+}
+
+// TestRefilled: a full pool takes pairs again when a fifth of all are deleted in any order, though
+// nearly every segment has live ones.
+func TestRefilled(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
+		o := small(k)
+		o.Log.Segments = 200
+		err := alone(o, 1, func(w *worker) error {
+			n, err := w.fill(0)
+			if err != nil {
+				return err
+			}
+			w.rng.Shuffle(len(w.order), func(i, j int) { w.order[i], w.order[j] = w.order[j], w.order[i] })
+			left := n * 4 / 5
+			if err := w.leave(left); err != nil {
+				return err
+			}
+			again, err := w.fill(0)
+			if err == nil && again < (n-left)*7/10 {
+				err = fmt.Errorf("full with %d pairs, of which %d were deleted, and %d new ones", n, n-left, again)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// alone has one client use a pool.
+func alone(o kv.Options, seed uint64, body func(w *worker) error) error {
+	c, err := newCluster(fit(o))
 	if err != nil {
 		return err
 	}
 	s, _ := c.simulate(sim.Options{Seed: seed, MTU: mtu, CountRings: true}, func(ep rdma.Endpoint) {
 		store, err := c.open(ep, patience)
+		if err == nil {
+			w := worker{soaked: &soaked{real: &real{cluster: c}}, rng: rand.New(rand.NewPCG(seed, 1)), store: store,
+				there: map[int]int{}}
+			err = body(&w)
+		}
 		if err != nil {
 			c.fail("%w", err)
-			return
-		}
-		w := worker{soaked: &soaked{real: &real{cluster: c}}, rng: rand.New(rand.NewPCG(seed, 1)), store: store,
-			there: map[int]int{}}
-		if _, err := w.fill(); err != nil {
-			c.fail("%w", err)
-		}
-		for refused := 0; len(w.order) > 0; {
-			switch err := w.remove(); {
-			case err == nil:
-				refused = 0
-			case refused == 40 || !errors.Is(err, client.ErrFull): // each waits for crowded's FullAfter
-				c.fail("delete all, of which %d are left: %w", len(w.order), err)
-				return
-			default:
-				refused++
-			}
 		}
 	})
 	defer s.Close()
 	return errors.Join(s.Run(), c.wrong)
+}
+
+// leave deletes pairs until some are left.
+func (w *worker) leave(some int) error {
+	for refused := 0; len(w.order) > some; {
+		switch err := w.remove(); {
+		case err == nil:
+			refused = 0
+		case refused == 40 || !errors.Is(err, client.ErrFull): // each waits for FullAfter
+			return fmt.Errorf("delete all but %d, of which %d are left: %w", some, len(w.order), err)
+		default:
+			refused++
+		}
+	}
+	return nil
 }
 
 // fillAndEmpty fills a pool with values of up to a size, and deletes all, again and again, with

@@ -169,10 +169,11 @@ func (w *worker) hot() error {
 	return nil
 }
 
-// fill fills the pool, and returns with how many pairs.
-func (w *worker) fill() (pairs int, err error) {
+// fill fills the pool with values of at least some bytes and up to 300 more, and returns with how
+// many pairs.
+func (w *worker) fill(least int) (pairs int, err error) {
 	for refused := 0; refused < 10; {
-		switch err := w.insert(w.rng.IntN(300)); {
+		switch err := w.insert(least + w.rng.IntN(300)); {
 		case err == nil:
 			pairs++
 		case errors.Is(err, client.ErrFull):
@@ -187,7 +188,7 @@ func (w *worker) fill() (pairs int, err error) {
 // fillAndClear fills the pool, and empties it, again and again.
 func (w *worker) fillAndClear() error {
 	for time.Now().Before(w.until) {
-		if _, err := w.fill(); err != nil {
+		if _, err := w.fill(0); err != nil {
 			return err
 		}
 		if err := w.clear(); err != nil {
@@ -264,7 +265,7 @@ func soak(t *testing.T, k kv.Kind, length time.Duration) {
 		}, end
 	}
 	w, end := newWorker(0)
-	first, err := w.fill()
+	first, err := w.fill(0)
 	if err := errors.Join(err, w.clear()); err != nil {
 		t.Fatal(err)
 	}
@@ -291,7 +292,7 @@ func soak(t *testing.T, k kv.Kind, length time.Duration) {
 			t.Error(err)
 		}
 	}
-	again, err := w.fill()
+	again, err := w.fill(0)
 	tombs := 0 // of the server with the most; two take as much as a pair
 	for _, srv := range s.running {
 		tombs = max(tombs, srv.Stats().Tombs)

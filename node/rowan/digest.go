@@ -36,27 +36,17 @@ type partial struct {
 	in []int
 }
 
-// unfinished reports whether an entry that is not complete yet has a block in the segment. Its
-// missing blocks may land in a later segment, so the segment is still needed.
-func (r *Receiver) unfinished(segment int) bool {
+// Begun reports whether an entry that is not complete yet has a block in a segment that was
+// digested. Its missing blocks may land in a later segment.
+func (r *Receiver) Begun(s Segment) bool { return r.begun(s.Index) }
+
+func (r *Receiver) begun(segment int) bool {
 	for i := range r.partial {
 		if p := &r.partial[i]; p.stamp != 0 && slices.Contains(p.in, segment) {
 			return true
 		}
 	}
 	return false
-}
-
-// ended reports whether all segments were given back in which entries end that have blocks in this
-// segment. A segment that is free, or has another push by now, was given back. As long as one is
-// not, the blocks here are part of an entry that is needed.
-func (r *Receiver) ended(segment int) bool {
-	for _, end := range r.segments[segment].ends {
-		if s := &r.segments[end.Index]; s.state != free && s.push == end.Push && !slices.Contains(r.freed, end.Index) {
-			return false
-		}
-	}
-	return true
 }
 
 // Digest calls f for the entries that a segment completes, in the order in which they landed.
@@ -156,11 +146,6 @@ func (r *Receiver) assemble(h header, part []byte, at rdma.Addr, s Segment) *Ent
 		return nil
 	}
 	p.stamp = 0
-	for _, i := range p.in {
-		if ends := &r.segments[i].ends; i != s.Index && !slices.Contains(*ends, s) {
-			*ends = append(*ends, s)
-		}
-	}
 	r.entry = Entry{Kind: h.kind, Source: h.source, Stamp: h.stamp, Data: p.data, Blocks: p.blocks, Segments: p.in}
 	return &r.entry
 }

@@ -74,8 +74,8 @@ func TestForged(t *testing.T) {
 }
 
 // TestBegun has an entry of which the second block lands when all segments have been used several
-// times. The segment where it begins is not free before. The segment in which it ends has the
-// entry. Another entry lacks a block.
+// times. The segment where it begins is begun, and not free before. The segment in which it ends
+// has the entry. Another entry lacks a block.
 func TestBegun(t *testing.T) {
 	o := rowan.Options{
 		Ring: 2, Segments: 8, SegmentBytes: 1024, Ahead: 4, Sources: 3, Credit: noCredit, Secret: secret,
@@ -129,19 +129,16 @@ func TestBegun(t *testing.T) {
 	if r.Released(all[0]) || !r.Released(all[1]) {
 		t.Error("the segment is free in which an entry begins, or the one behind it is not")
 	}
+	if !r.Begun(all[0]) || r.Begun(all[1]) {
+		t.Error("the segment is not begun in which an entry begins, or the one behind it is")
+	}
 	appendRaw(t, sender, late[mtu:])
 	run(3, false)
 	if want := []string{"0 of 300 bytes in 2 blocks"}; !slices.Equal(found, want) {
 		t.Errorf("found %q, want %q", found, want)
 	}
-	if err := r.Step(); err != nil || r.Released(all[0]) {
-		t.Errorf("the segment is free in which an entry began, and not the one where it ended: %v", err)
-	}
-	for _, seg := range all[len(all)-3:] {
-		r.Free(seg)
-	}
-	if err := r.Step(); err != nil || !r.Released(all[0]) {
-		t.Errorf("the segment is not free in which an entry began that is not needed: %v", err)
+	if err := r.Step(); err != nil || !r.Released(all[0]) || r.Begun(all[0]) {
+		t.Errorf("the segment is not free in which an entry began that has ended: %v", err)
 	}
 	if err := r.Close(); err != nil {
 		t.Error(err)

@@ -352,6 +352,9 @@ func (l *Lender) Digest(s Segment, f func(*Entry) error) error {
 	return l.scan(s, math.MaxUint64, f)
 }
 
+// Begun returns false: the entries of a remote log have one block.
+func (l *Lender) Begun(Segment) bool { return false }
+
 // Free gives back a segment that was digested. A later Step makes it free. A crash before that
 // leaves it used, and Recover returns its entries again.
 func (l *Lender) Free(s Segment) { l.freed = append(l.freed, s) }

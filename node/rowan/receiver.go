@@ -315,10 +315,10 @@ func (r *Receiver) Next() (Segment, bool) {
 	return Segment{i, r.segments[i].push}, true
 }
 
-// Free gives back a segment that was digested. The caller needs none of the entries that end in it,
-// and nothing reads them. A later Step makes it free. If an entry has blocks here and ends in
-// another segment, that is not before the other one was given back too; until then a crash brings
-// the entries back.
+// Free gives back a segment that was digested. The caller needs none of the entries with blocks in
+// it (Entry.Segments), also of those that end later: see Begun. Nothing reads them. A later Step
+// makes it free, when no entry that is not complete has blocks there; until then a crash brings its
+// entries back.
 func (r *Receiver) Free(s Segment) {
 	seg := &r.segments[s.Index]
 	if !r.isUsed(s.Index) || seg.push != s.Push || !seg.digest {
@@ -344,7 +344,7 @@ func (r *Receiver) floor(key int) uint64 {
 func (r *Receiver) release() error {
 	var list, kept []int
 	for _, i := range r.freed {
-		if r.unfinished(i) || !r.ended(i) {
+		if r.begun(i) {
 			kept = append(kept, i)
 		} else {
 			list = append(list, i)
@@ -355,7 +355,6 @@ func (r *Receiver) release() error {
 	p := b.Alloc(8 * (len(r.floors) + 1))
 	putFloors(p, r.floor, len(r.floors))
 	for _, i := range list {
-		r.segments[i].ends = nil
 		b.Write(r.o.recordAt(i).Add(8), p) // torn by a crash, it hides entries that are not needed
 	}
 	if err := r.t.persist(r.ep, b, "write floors"); err != nil {

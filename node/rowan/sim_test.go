@@ -64,7 +64,7 @@ type world struct {
 	known    map[id]bool     // that the receiver of now has digested
 	last     [maxStreams]last
 	places   map[id]place    // where entries end that any receiver has digested
-	kept     map[[2]int]bool // those in segments that were given back: they are elsewhere, too
+	kept     map[[2]int]bool // those with blocks in segments that were given back: they are elsewhere, too
 	gone     map[id]bool     // those of segments that are free: they must not come back
 	receiver *sim.Worker
 	crashes  int    // that receivers have ahead of them
@@ -175,18 +175,19 @@ func (w *world) receive(ep rdma.Endpoint) {
 			err = r.Digest(seg, func(e *rowan.Entry) error { return note(seg, e) })
 			held = append(held, seg)
 		}
-		for len(held) > 3 && err == nil {
-			for _, s := range held[:2] {
+		for back := len(held) - 3; back > 0 && err == nil; back -= 2 {
+			n := 0
+			held = slices.DeleteFunc(held, func(s rowan.Segment) bool {
+				if n == 2 || r.Begun(s) { // what ends later is needed
+					return false
+				}
 				for _, e := range in[s.Index] {
-					if e.Segments[len(e.Segments)-1] != s.Index {
-						continue // it is needed as long as the segment is where it ends
-					}
 					w.kept[[2]int{int(e.Source), int(binary.LittleEndian.Uint64(e.Data))}] = true
 				}
 				r.Free(s)
-			}
-			freed = append(freed, held[:2]...)
-			held = append(held[:0], held[2:]...)
+				freed, n = append(freed, s), n+1
+				return true
+			})
 		}
 		ep.Sleep(w.pause)
 	}

@@ -99,8 +99,6 @@ type segment struct {
 	hidden bool
 	// It was digested in its current use.
 	digest bool
-	// The segments in which entries end that have blocks here.
-	ends []Segment
 }
 
 // Table is the segments of a node's memory. The log that receives from other servers and the logs

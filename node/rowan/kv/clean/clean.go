@@ -117,11 +117,11 @@ func (c *cleaner) step() (cleaned bool, err error) {
 	}
 	// One segment a step, so that questions of other cleaners are passed in between.
 	// From here on the segment is this cleaner's alone.
-	seg, ends, ok := c.s.Space.Pick(c.percent())
+	seg, parts, ok := c.s.Space.Pick(c.percent())
 	if !ok {
 		return false, nil
 	}
-	err = c.empty(seg, ends)
+	err = c.empty(seg, parts)
 	if errors.Is(err, rdma.ErrFull) {
 		c.s.Space.Offer([]rowan.Segment{seg})
 		return false, nil
@@ -136,14 +136,14 @@ func (c *cleaner) step() (cleaned bool, err error) {
 }
 
 // percent returns the share of live bytes below which a segment is cleaned. It is higher while PUTs
-// find no segment, though cleaning then gains little. While DELs find none, any garbage is worth
-// it: otherwise no DEL could ever make room again.
+// of others find no segment, though cleaning then gains little. While DELs find none, any garbage
+// is worth it: otherwise no DEL could ever make room again.
 func (c *cleaner) percent() int64 {
 	// The fewer segments are free, the less an emptied segment may gain.
 	switch free := c.s.Table.Free(); {
 	case free <= c.s.Opt.Spared() || c.s.Space.Starves():
 		return 100
-	case free <= c.s.Opt.Keep:
+	case free <= c.s.Opt.Log.Own:
 		return int64(max(c.s.Opt.Percent, 95))
 	}
 	return int64(c.s.Opt.Percent)
@@ -173,18 +173,18 @@ func (c *cleaner) free() (err error) {
 }
 
 // empty copies the live entries of a segment: those of one block that are in it, and those of
-// several blocks that end in it. If it fails, entries that were not copied are still named where
+// several that have a block in it. If it fails, entries that were not copied are still named where
 // they are.
-func (c *cleaner) empty(seg rowan.Segment, ends []state.Scattered) (err error) {
+func (c *cleaner) empty(seg rowan.Segment, parts [][]rdma.Addr) (err error) {
 	c.batch, c.group = c.ep.Batch(), c.group[:0]
 	defer func() { c.batch.Release() }()
 	// Entries alias the scratch, so move adds copies to the batch.
 	err = c.s.Table.Scan(c.ep, seg, c.scratch, c.move)
-	for _, e := range ends {
+	for _, blocks := range parts {
 		if err != nil {
 			break
 		}
-		if err = c.s.Table.Assemble(c.ep, e.Blocks, &c.entry); err == nil {
+		if err = c.s.Table.Assemble(c.ep, blocks, &c.entry); err == nil {
 			err = c.move(&c.entry)
 		}
 	}
@@ -242,7 +242,7 @@ func (c *cleaner) flush() error {
 		// otherwise, since its segment may be freed.
 		if m.index.Replace(m.hash, m.old, m.new) {
 			// Otherwise a worker or the digester has named something newer.
-			c.s.Space.Move(m.old, c.s.SegmentOf(m.old), m.segment.Index, kv.EntrySize(m.length), m.kind)
+			c.s.Space.Move(m.old, c.s.SegmentOf(m.old), m.new, m.segment.Index, kv.EntrySize(m.length), m.kind)
 		}
 	}
 	c.group = c.group[:0]

@@ -75,7 +75,7 @@ func (w *sweep) step(idle bool) (swept bool, err error) {
 // DELs of other servers, find no segment.
 func (w *sweep) due(idle bool) bool {
 	freed, enough := w.s.Table.Freed()-w.freed, w.s.Opt.Log.Segments/4
-	if idle && (w.s.Table.Free() <= w.s.Opt.Keep || w.s.Space.Starves()) {
+	if idle && (w.s.Table.Free() <= w.s.Opt.Log.Own || w.s.Space.Starves()) {
 		enough = 1
 	}
 	return freed >= uint64(enough)

@@ -22,10 +22,11 @@ type fresh struct {
 	kv.Found
 	hash  uint64
 	index *index.Index
-	// The segment where it ends.
-	end int
-	// Its blocks, if there are several.
+	// The segment where it begins.
+	begin int
+	// Its blocks, and their segments, if there are several.
 	blocks []rdma.Addr
+	in     []int
 	// Entries with its tag that the index named when the group was looked up.
 	current []uint64
 	// What was READ of these, in the same order.
@@ -43,6 +44,9 @@ type Digester struct {
 	commits *CommitVers
 	// Segments that are digested and not known to be committed.
 	used []Segment
+	// Segments that cleaners may have once no entry with blocks there lacks its end, or ends in one
+	// of used or early.
+	held []rowan.Segment
 	// Segments of which a part was digested while others still append to them.
 	early []Segment
 	// Entries that are digested together, at most groupSize. Their buffers are used again.
@@ -107,7 +111,7 @@ func (d *Digester) takeNow(seg rowan.Segment, e *rowan.Entry) error {
 // It happens a few times in the time after which a write is refused.
 func (d *Digester) ahead() error {
 	l, ok := d.in.(*rowan.Lender)
-	if !ok || d.ep.Now() < d.next || d.s.Table.Free() > d.s.Opt.Keep && !d.s.Space.Starves() {
+	if !ok || d.ep.Now() < d.next || d.s.Table.Free() > d.s.Opt.Log.Own && !d.s.Space.Starves() {
 		return nil
 	}
 	d.next = d.ep.Now() + d.s.Opt.FullAfter/4
@@ -134,6 +138,11 @@ func (d *Digester) takeEarly(seg rowan.Segment) Segment {
 func (d *Digester) Take(u *Segment, e *rowan.Entry) error {
 	// Also what does not count takes room, which is garbage.
 	d.s.Space.Place(u.Index, kv.EntrySize(len(e.Data)))
+	for _, i := range e.Segments {
+		if i != u.Index && !slices.Contains(u.others, i) {
+			u.others = append(u.others, i)
+		}
+	}
 	r, ok := kv.ParseRecord(e.Data)
 	if !ok || r.Shard >= len(d.s.Shards) {
 		return fmt.Errorf("entry at %s is no record: %w", e.Blocks[0], rowan.ErrDamaged)
@@ -146,7 +155,7 @@ func (d *Digester) Take(u *Segment, e *rowan.Entry) error {
 	sh.Find(r.Version)
 	u.note(r.Shard, r.Order)
 	u.records = append(u.records, state.Located{At: e.Blocks[0].Offset(), Shard: r.Shard, Order: r.Order})
-	if d.add(u.Segment, e, r); len(d.group) == groupSize {
+	if d.add(e, r); len(d.group) == groupSize {
 		return d.Flush()
 	}
 	return nil
@@ -154,16 +163,17 @@ func (d *Digester) Take(u *Segment, e *rowan.Entry) error {
 
 // add copies what is needed of an entry to the group. It uses the buffers of the group's earlier
 // entries.
-func (d *Digester) add(seg rowan.Segment, e *rowan.Entry, r kv.Record) {
+func (d *Digester) add(e *rowan.Entry, r kv.Record) {
 	n := len(d.group)
 	d.group = d.group[:n+1]
 	// Its key and offsets belong to the group, and are overwritten by the next one.
 	f := &d.group[n]
 	f.At, f.Kind, f.Length, f.Order = e.Blocks[0].Offset(), e.Kind, len(e.Data), r.Order
-	f.Key, f.hash, f.index, f.end = append(f.Key[:0], r.Key...), kv.Hash(r.Key), d.s.Shards[r.Shard].Index(), seg.Index
+	f.Key, f.hash, f.index = append(f.Key[:0], r.Key...), kv.Hash(r.Key), d.s.Shards[r.Shard].Index()
+	f.begin = e.Segments[0]
 	f.current, f.read, f.blocks = f.current[:0], f.read[:0], nil
 	if len(e.Blocks) > 1 {
-		f.blocks = slices.Clone(e.Blocks)
+		f.blocks, f.in = slices.Clone(e.Blocks), append(f.in[:0], e.Segments...)
 	}
 }
 
@@ -215,7 +225,7 @@ func (d *Digester) Flush() error {
 // only the manager can decide that.
 func (d *Digester) update(f *fresh) error {
 	if f.blocks != nil {
-		d.s.Space.Scatter(f.At, state.Scattered{Blocks: f.blocks, End: f.end})
+		d.s.Space.Scatter(f.At, f.blocks, f.in)
 	}
 	// It is what Update replaces, set by its last call.
 	var old kv.Found
@@ -242,7 +252,7 @@ func (d *Digester) update(f *fresh) error {
 	if err != nil || !updated {
 		return err
 	}
-	d.s.Space.Add(f.end, kv.EntrySize(f.Length), f.Kind)
+	d.s.Space.Add(f.At, f.begin, kv.EntrySize(f.Length), f.Kind)
 	// Its segment is freed when no reader holds the entry.
 	if garbage != 0 {
 		d.s.Space.Dead(garbage, d.s.SegmentOf(garbage), kv.EntrySize(old.Length), old.Kind)
@@ -274,6 +284,8 @@ type Segment struct {
 	rowan.Segment
 	highest []highest
 	records []state.Located
+	// Other segments with blocks of entries that end in this one.
+	others []int
 }
 
 // highest is the last record of a shard in a segment, by term and version.
@@ -327,15 +339,29 @@ func (d *Digester) Commit() error {
 		all = append(all, u.Segment)
 		return true
 	})
-	d.s.Space.Offer(dead)
-	if len(all) == 0 {
-		return nil
+	if len(all) > 0 {
+		if err := d.s.Table.Commit(d.ep, all); err != nil {
+			return err
+		}
 	}
-	if err := d.s.Table.Commit(d.ep, all); err != nil {
-		return err
-	}
-	d.s.Space.Offer(all)
+	d.held = append(append(d.held, dead...), all...)
+	d.offer()
 	return nil
+}
+
+// offer offers segments to cleaners. These move the entries of several blocks that have one there,
+// so all of these have to be known, and committed: none may end in a segment that is not.
+func (d *Digester) offer() {
+	var all []rowan.Segment
+	d.held = slices.DeleteFunc(d.held, func(seg rowan.Segment) bool {
+		needs := func(u Segment) bool { return slices.Contains(u.others, seg.Index) }
+		if d.in.Begun(seg) || slices.ContainsFunc(d.used, needs) || slices.ContainsFunc(d.early, needs) {
+			return false
+		}
+		all = append(all, seg)
+		return true
+	})
+	d.s.Space.Offer(all)
 }
 
 // LendTo lets one remote log go on in a term, or none if term is 0. Segments that the writer leaves
@@ -388,7 +414,7 @@ func (d *Digester) Left(u *Segment, behind rdma.Addr) {
 		d.s.Space.Place(u.Index, room)
 	}
 	if table.IsCommitted(u.Segment) {
-		d.s.Space.Offer([]rowan.Segment{u.Segment})
+		d.held = append(d.held, u.Segment)
 		return
 	}
 	d.used = append(d.used, *u)

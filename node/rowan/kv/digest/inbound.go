@@ -24,7 +24,9 @@ type Inbound interface {
 	// this order, and calls f for the entries that end in it.
 	Next() (rowan.Segment, bool)
 	Digest(s rowan.Segment, f func(*rowan.Entry) error) error
-	// Free gives back a segment that was digested. None of the entries that end in it is needed,
+	// Begun reports whether an entry with blocks in a segment that was digested has not ended.
+	Begun(s rowan.Segment) bool
+	// Free gives back a segment that was digested. None of the entries with blocks in it is needed,
 	// and nothing reads it.
 	Free(s rowan.Segment)
 	Close() error

@@ -151,22 +151,24 @@ func (c *control) recoverOwn() error {
 // more. Segments of remote logs that are still lent are settled in the next term instead.
 func (c *control) recoverInbound() error {
 	table := c.s.Table
-	found, ends := map[rowan.Segment]*digest.Segment{}, map[int]rdma.Addr{}
+	found, ends := map[int]*digest.Segment{}, map[int]rdma.Addr{}
 	all, err := c.in.Recover(func(seg rowan.Segment, e *rowan.Entry) error {
-		if found[seg] == nil {
-			found[seg] = &digest.Segment{Segment: seg}
-		}
 		// A segment is used up to the end of the last block in it, of whichever entry.
 		for k, at := range e.Blocks {
-			ends[e.Segments[k]] = max(ends[e.Segments[k]], at.Add(uint64(kv.EntrySize(len(e.Data)))))
+			i := e.Segments[k]
+			if ends[i] = max(ends[i], at.Add(uint64(kv.EntrySize(len(e.Data))))); found[i] == nil {
+				found[i] = new(digest.Segment)
+			}
 		}
-		return c.takeLeft(found[seg], e)
+		found[seg.Index].Segment = seg
+		return c.takeLeft(found[seg.Index], e)
 	})
 	if err != nil {
 		return err
 	}
 	for _, seg := range all {
-		if u := found[seg]; u != nil {
+		if u := found[seg.Index]; u != nil {
+			u.Segment = seg
 			c.d.Left(u, max(ends[seg.Index], table.Begin(seg)))
 		} else { // most were just ahead: until they are pushed again there is little room for others
 			c.s.Space.GiveBack(seg)

@@ -15,7 +15,8 @@ import (
 // which of them are full, committed or cleaned. All methods may be called by any task.
 //
 // Counts of live entries are adjusted before and after the index changes, by different tasks. So a
-// count may be below 0 for a moment.
+// count may be below 0 for a moment. An entry of several blocks counts in each segment in which it
+// has some: a cleaner moves it with the first of them that is cleaned.
 //
 // The life of a segment of an own log: filled by its log; closed, when the log has left it and all
 // of its entries are on all replicas and in the index; committed, marked durably by a cleaner;
@@ -29,17 +30,17 @@ type Space struct {
 	// is not known, so whether anything is live is decided by the number of entries, not by bytes.
 	named []int
 	live  []int64
+	// The bytes of all entries that an index names, each once.
+	total int64
 	// By segment: bytes of all entries. The rest of a segment that is too short for an entry is no
 	// garbage.
 	all []int64
 	// By segment: the tombstones that an index names.
 	tombs []int
-	// The entries of several blocks, by the offset of their first block. An entry is counted, as a
-	// whole, in the segment where it ends.
-	scattered map[uint64]Scattered
-	// By segment: the offsets of the entries of several blocks that end there.
-	// A cleaner moves these as a whole with the segment, wherever they begin.
-	ends [][]uint64
+	// The entries of several blocks, by the offset of their first block.
+	scattered map[uint64]*scattered
+	// By segment: the offsets of the entries of several blocks that have blocks there.
+	parts [][]uint64
 
 	// Segments of own logs that are full, with all entries on all replicas; they are not marked as
 	// committed yet.
@@ -55,18 +56,20 @@ type Space struct {
 	cleaned, moved, dropped uint64
 }
 
-// Scattered is where an entry of several blocks lies.
-type Scattered struct {
-	Blocks []rdma.Addr
-	// The segment where it ends.
-	End int
+// scattered is where an entry of several blocks lies.
+type scattered struct {
+	blocks []rdma.Addr
+	// Their segments, each once.
+	in []int
+	// As in Space.named, of this entry: 1, or 0.
+	named int
 }
 
 func newSpace(segments int) *Space {
 	return &Space{
 		named: make([]int, segments), live: make([]int64, segments), all: make([]int64, segments),
 		tombs: make([]int, segments),
-		ends:  make([][]uint64, segments), scattered: map[uint64]Scattered{},
+		parts: make([][]uint64, segments), scattered: map[uint64]*scattered{},
 	}
 }
 
@@ -77,51 +80,62 @@ func (s *Space) Place(segment int, size int64) {
 	s.all[segment] += size
 }
 
-// Add counts an entry that an index names from now on, in the segment where it ends.
-func (s *Space) Add(segment int, size int64, kind uint8) {
+// Add counts an entry that an index names from now on. segment is where it begins.
+func (s *Space) Add(at uint64, segment int, size int64, kind uint8) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.live[segment] += size
-	s.named[segment]++
-	if kind == kv.Del {
-		s.tombs[segment]++
-	}
-}
-
-// Scatter notes the blocks of an entry of several blocks. It comes before an index names the entry,
-// so that each reader finds them.
-func (s *Space) Scatter(at uint64, e Scattered) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.scattered[at] = e
-	s.ends[e.End] = append(s.ends[e.End], at)
-}
-
-// Blocks returns the addresses of the blocks of an entry; nil: it has one block.
-func (s *Space) Blocks(at uint64) []rdma.Addr {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.scattered[at].Blocks
+	s.count(at, segment, 1, size, kind)
 }
 
 // Dead counts an entry that no index names any more. segment is where it begins.
 func (s *Space) Dead(at uint64, segment int, size int64, kind uint8) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if e, ok := s.scattered[at]; ok {
-		segment = e.End
+	s.count(at, segment, -1, -size, kind)
+}
+
+func (s *Space) count(at uint64, segment, n int, bytes int64, kind uint8) {
+	in := []int{segment}
+	if e := s.scattered[at]; e != nil {
+		in = e.in
+		e.named += n
 	}
-	s.live[segment] -= size
-	s.named[segment]--
-	if kind == kv.Del {
-		s.tombs[segment]--
+	for _, i := range in {
+		s.named[i] += n
+		s.live[i] += bytes
 	}
+	s.total += bytes
+	if kind == kv.Del { // it has one block
+		s.tombs[segment] += n
+	}
+}
+
+// Scatter notes the blocks of an entry of several blocks, and their segments. It comes before an
+// index names the entry, so that each reader finds them.
+func (s *Space) Scatter(at uint64, blocks []rdma.Addr, segments []int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	in := slices.Compact(slices.Clone(segments)) // they are filled one after the other
+	s.scattered[at] = &scattered{blocks: blocks, in: in}
+	for _, i := range in {
+		s.parts[i] = append(s.parts[i], at)
+	}
+}
+
+// Blocks returns the addresses of the blocks of an entry; nil: it has one block.
+func (s *Space) Blocks(at uint64) []rdma.Addr {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e := s.scattered[at]; e != nil {
+		return e.blocks
+	}
+	return nil
 }
 
 // Move counts a copy in segment to, which the index names instead of the entry at an offset in
 // segment from.
-func (s *Space) Move(at uint64, from, to int, size int64, kind uint8) {
-	s.Add(to, size, kind)
+func (s *Space) Move(at uint64, from int, copied uint64, to int, size int64, kind uint8) {
+	s.Add(copied, to, size, kind)
 	s.Dead(at, from, size, kind)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -174,7 +188,7 @@ func (s *Space) Offer(all []rowan.Segment) {
 	s.ready = append(s.ready, all...)
 }
 
-// IsDead reports whether no index names an entry in a segment.
+// IsDead reports whether no index names an entry with blocks in a segment.
 func (s *Space) IsDead(segment int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -182,9 +196,10 @@ func (s *Space) IsDead(segment int) bool {
 }
 
 // Pick takes the segment that is worth cleaning most: the one with the fewest live bytes, if these
-// are less than some percent of all its bytes. It also returns the entries of several blocks that
-// end there. No entry is added to such a segment any more, so its live bytes only fall.
-func (s *Space) Pick(percent int64) (seg rowan.Segment, ends []Scattered, ok bool) {
+// are less than some percent of all its bytes. It also returns the blocks of the live entries of
+// several that have some there. No entry is added to such a segment any more, so its live bytes
+// only fall.
+func (s *Space) Pick(percent int64) (seg rowan.Segment, parts [][]rdma.Addr, ok bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	best, least := -1, int64(math.MaxInt64)
@@ -204,10 +219,13 @@ func (s *Space) Pick(percent int64) (seg rowan.Segment, ends []Scattered, ok boo
 	// From here on the caller owns the segment.
 	s.cleaned++
 	s.ready = slices.Delete(s.ready, best, best+1)
-	for _, at := range s.ends[seg.Index] {
-		ends = append(ends, s.scattered[at])
+	for _, at := range s.parts[seg.Index] {
+		// A dead one may have blocks in a segment that is used anew when they are read.
+		if e := s.scattered[at]; e.named > 0 {
+			parts = append(parts, e.blocks)
+		}
 	}
-	return seg, ends, true
+	return seg, parts, true
 }
 
 // Entombed returns the segments with tombstones that may be cleaned and are not being cleaned, and
@@ -244,10 +262,16 @@ func (s *Space) Forget(seg rowan.Segment) error {
 		return fmt.Errorf("segment %d is cleaned, and has %d live entries: %w", seg.Index, n, rowan.ErrDamaged)
 	}
 	s.live[seg.Index], s.tombs[seg.Index] = 0, 0 // a damaged entry may have been counted with a wrong length
-	for _, at := range s.ends[seg.Index] {
+	for _, at := range s.parts[seg.Index] {
+		// Another entry may come to begin at this offset.
+		for _, i := range s.scattered[at].in {
+			if i != seg.Index {
+				s.parts[i] = slices.DeleteFunc(s.parts[i], func(other uint64) bool { return other == at })
+			}
+		}
 		delete(s.scattered, at)
 	}
-	s.ends[seg.Index], s.all[seg.Index] = nil, 0
+	s.parts[seg.Index], s.all[seg.Index] = nil, 0
 	return nil
 }
 

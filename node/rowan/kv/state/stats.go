@@ -23,10 +23,9 @@ func (s *Server) Stats() Stats {
 	s.Space.mu.Lock()
 	defer s.Space.mu.Unlock()
 	stats.Cleaned, stats.Moved, stats.Dropped = s.Space.cleaned, s.Space.moved, s.Space.dropped
-	for i, n := range s.Space.live {
-		// For a moment a count may be below 0: see Space.
-		stats.Live += n
-		stats.Tombs += s.Space.tombs[i]
+	stats.Live = s.Space.total
+	for _, n := range s.Space.tombs {
+		stats.Tombs += n // for a moment one may be below 0: see Space
 	}
 	for _, sh := range s.Shards {
 		// One shard at a time: workers wait for no more than that.
@@ -50,10 +49,7 @@ func (s *Server) Stats() Stats {
 // this, so it leaves out what Stats counts besides: the items of all indexes.
 func (s *Server) IsFull() bool {
 	s.Space.mu.Lock()
-	live := int64(0)
-	for _, n := range s.Space.live {
-		live += n
-	}
+	live := s.Space.total
 	s.Space.mu.Unlock()
 	replicas := int64(0)
 	for _, sh := range s.Shards {

@@ -449,7 +449,7 @@ func (w *Worker) apply(k *key, o *op) bool {
 	if k.item == 0 && !x.Insert(k.hash, o.at, k.seen) || k.item != 0 && !x.Replace(k.hash, k.item, o.at) {
 		return false
 	}
-	w.s.Space.Add(o.segment.Index, o.size, o.kind())
+	w.s.Space.Add(o.at, o.segment.Index, o.size, o.kind())
 	// The entry before is garbage from now on. Its segment is freed when no reader holds it.
 	if k.item != 0 {
 		w.s.Space.Dead(k.item, w.s.SegmentOf(k.item), k.size, k.kind)
