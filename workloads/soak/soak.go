@@ -335,7 +335,7 @@ func (l *load) fillAlone() (pairs int, bytes int64, err error) {
 		return 0, 0, err
 	}
 	err = w.fill()
-	pairs, bytes = len(w.order), l.live.bytes
+	pairs, bytes = len(w.own), l.live.bytes
 	return pairs, bytes, errors.Join(err, w.clear(), w.end())
 }
 

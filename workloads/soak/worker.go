@@ -21,7 +21,7 @@ type worker struct {
 	store  client.Store
 	end    func() error
 	there  map[int]int // by number of a key, the number of its value
-	order  []int       // of these, in the order in which they were inserted
+	own    []int       // their numbers, in no order
 	next   int         // the number of the next key
 	writes int
 	buf    []byte
@@ -117,14 +117,14 @@ func (w *worker) insert() error {
 		return err
 	}
 	w.there[w.next] = w.writes
-	w.order = append(w.order, w.next)
+	w.own = append(w.own, w.next)
 	w.next++
 	return nil
 }
 
 // update replaces the value of a key.
 func (w *worker) update() error {
-	i := w.order[w.rng.IntN(len(w.order))]
+	i := w.own[w.rng.IntN(len(w.own))]
 	w.writes++
 	v := w.value(w.writes)
 	w.live.add(len(v))
@@ -138,15 +138,19 @@ func (w *worker) update() error {
 	return nil
 }
 
-// remove deletes the first key that there is.
+// remove deletes one of the keys that there are. It is any one: of pairs that are deleted in the
+// order in which they came, a log's segments are without live entries one after the other, and
+// nothing has to be collected.
 func (w *worker) remove() error {
-	i := w.order[0]
+	at := w.rng.IntN(len(w.own))
+	i := w.own[at]
 	err := w.timed(remove, func() error { return w.store.Delete(w.key(i)) })
 	switch {
 	case err == nil:
 		w.live.add(-w.size(w.there[i]))
 		delete(w.there, i)
-		w.order = w.order[1:]
+		w.own[at] = w.own[len(w.own)-1]
+		w.own = w.own[:len(w.own)-1]
 	case mayBeFull(err) && !w.DeletesNeedRoom:
 		return fmt.Errorf("a DELETE finds the pool full: %v", err)
 	}
@@ -174,10 +178,10 @@ const mostScanned = 50
 // scan reads the worker's first keys in order, if the store can.
 func (w *worker) scan() error {
 	s, ok := w.store.(client.Scanner)
-	if !ok || len(w.order) == 0 {
+	if !ok || len(w.own) == 0 {
 		return nil
 	}
-	sorted := slices.Sorted(slices.Values(w.order))
+	sorted := slices.Sorted(slices.Values(w.own))
 	want, n := sorted[:min(len(sorted), mostScanned)], 0
 	var wrong error
 	err := w.timed(scan, func() error {
@@ -205,12 +209,12 @@ const stalls = 5 * time.Second
 // clear deletes all keys of the worker.
 func (w *worker) clear() error {
 	deleted := time.Now()
-	for len(w.order) > 0 {
+	for len(w.own) > 0 {
 		switch err := w.remove(); {
 		case err == nil:
 			deleted = time.Now()
 		case !mayBeFull(err) || time.Since(deleted) > stalls:
-			return fmt.Errorf("delete all, of which %d are left: %w", len(w.order), err)
+			return fmt.Errorf("delete all, of which %d are left: %w", len(w.own), err)
 		}
 	}
 	return nil
@@ -232,7 +236,7 @@ func (w *worker) churn() error {
 		if err == nil && w.rng.IntN(8) == 0 {
 			err = w.scan()
 		}
-		if len(w.order) > mostKept || mayBeFull(err) && len(w.order) > 0 {
+		if len(w.own) > mostKept || mayBeFull(err) && len(w.own) > 0 {
 			err = w.remove()
 		}
 		if err != nil && !mayBeFull(err) {
