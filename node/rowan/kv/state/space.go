@@ -68,8 +68,7 @@ type scattered struct {
 func newSpace(segments int) *Space {
 	return &Space{
 		named: make([]int, segments), live: make([]int64, segments), all: make([]int64, segments),
-		tombs: make([]int, segments),
-		parts: make([][]uint64, segments), scattered: map[uint64]*scattered{},
+		tombs: make([]int, segments), scattered: map[uint64]*scattered{}, parts: make([][]uint64, segments),
 	}
 }
 
@@ -261,7 +260,8 @@ func (s *Space) Forget(seg rowan.Segment) error {
 	if n := s.named[seg.Index]; n != 0 {
 		return fmt.Errorf("segment %d is cleaned, and has %d live entries: %w", seg.Index, n, rowan.ErrDamaged)
 	}
-	s.live[seg.Index], s.tombs[seg.Index] = 0, 0 // a damaged entry may have been counted with a wrong length
+	s.total -= s.live[seg.Index] // not 0 if a damaged entry was counted with a wrong length
+	s.live[seg.Index], s.tombs[seg.Index] = 0, 0
 	for _, at := range s.parts[seg.Index] {
 		// Another entry may come to begin at this offset.
 		for _, i := range s.scattered[at].in {
