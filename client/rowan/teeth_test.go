@@ -138,8 +138,6 @@ var mutants = []teeth.Mutant{
 		Test: "TestColdStart/rowan"},
 	{Rule: "what a server had as a replica before does not count", Pkg: digests, In: "Digester.Take",
 		At: "!$sh.Takes(kv.TermOf($e))", Do: "false", Test: "TestColdStart/rowan", Seed: 892},
-	{Rule: "nor does it for others that look", Pkg: records, In: "Collect",
-		At: "$first == 0 || TermOf($e) < $first", Do: "first == 0", Test: "TestResharding/rowan", Seed: 1680},
 	{Rule: "since when a server is a replica is noted", Pkg: controls, In: "control.Adopt",
 		At: "$c.mark($t, $before)", Do: "error(nil)", Test: "TestColdStart/rowan"},
 	{Rule: "replicas are compared when they have what others gave", Pkg: exchangers, In: "Exchanger.Step",
