@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client/rowan"
 	"github.com/farkv/farkv/node/pmem"
 	"github.com/farkv/farkv/node/rdma"
 	"github.com/farkv/farkv/node/rdma/sim"
@@ -259,4 +260,32 @@ func TestCrowd(t *testing.T) {
 			t.Errorf("of %d operations %d are not answered", len(h), n)
 		}
 	})
+}
+
+// TestSlowAnswers: a GET of which each answer comes later than Ask is answered all the same.
+func TestSlowAnswers(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	c, err := newCluster(small(kv.Rowan))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := c.simulate(sim.Options{Seed: 1, MTU: mtu, CountRings: true}, func(ep rdma.Endpoint) {
+		o := rowan.Options{Servers: c.o, Timeout: patience, Ask: time.Nanosecond}
+		store, err := rowan.New(ep, c.configs(), o)
+		if err == nil {
+			err = store.Insert([]byte("key"), []byte("value"))
+		}
+		if err == nil {
+			_, err = store.Get([]byte("key"))
+		}
+		if err != nil {
+			c.fail("%w", err)
+		}
+	})
+	defer s.Close()
+	if err := errors.Join(s.Run(), c.wrong); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -21,8 +21,8 @@ type Options struct {
 	// Servers are the options of the pool's servers.
 	Servers kv.Options
 	// Timeout bounds an operation; 1 s by default. Ask is how long a client waits for an answer
-	// before it repeats a GET, or checks whether the server is gone; by default a tenth of Timeout,
-	// and at most 100 ms.
+	// before it repeats a GET, twice as long each time, or checks whether the server is gone; by
+	// default a tenth of Timeout, and at most 100 ms.
 	Timeout, Ask time.Duration
 }
 
@@ -206,12 +206,13 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 	}
 	// It bounds all attempts together.
 	until := s.ep.Now() + s.o.Timeout
+	wait := s.o.Ask        // for the answer to a GET
 	fullAt := rdma.Forever // when the pool is full, unless there is room by then
 	var damaged error      // met in a term, and not superseded by another replica yet
 	for pause := firstPause; ; pause = min(2*pause, max(mostPause, s.o.Timeout/mostTries)) {
 		// A request is sent once here; only what was certainly not done, or a GET, is sent again.
 		// The call owns the answer's buffer, which is released unless the caller gets it.
-		c, err := s.ask(proc, key, value, until)
+		c, err := s.ask(proc, key, value, until, wait)
 		if err == nil {
 			if err = s.verdict(c); err == nil {
 				return c, nil
@@ -220,6 +221,9 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		}
 		if errors.Is(err, client.ErrFull) {
 			fullAt = min(fullAt, s.ep.Now()+s.o.Servers.FullAfter)
+		}
+		if errors.Is(err, rpc.ErrUncertain) {
+			wait *= 2 // the answers may all be later than that
 		}
 		switch {
 		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:
@@ -286,8 +290,8 @@ func (s *Store) rejoin() error {
 	return err
 }
 
-// ask makes one attempt. The caller releases the call.
-func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.Call, error) {
+// ask makes one attempt, of a GET for some time at most. The caller releases the call.
+func (s *Store) ask(proc uint16, key, value []byte, until, wait time.Duration) (*rpc.Call, error) {
 	// The upper half chooses the shard, and the lower half the worker.
 	hash := kv.Hash(key)
 	shard := s.config.Find(hash)
@@ -304,7 +308,7 @@ func (s *Store) ask(proc uint16, key, value []byte, until time.Duration) (*rpc.C
 	if proc == kv.ProcGet {
 		// A GET may be repeated at another worker, so it does not wait for all of the time.
 		// The answer to an attempt that was given up is dropped, if it comes.
-		within = min(within, s.o.Ask)
+		within = min(within, wait)
 		s.turn++
 	}
 	// The server refuses another term, so the request is done by the configuration that it was sent

@@ -193,6 +193,8 @@ var mutants = []teeth.Mutant{
 		At: "errors.Is($err, errTerm)", Do: "false", Test: "TestFailover/rowan"},
 	{Rule: "and joins the view", In: "Store.rejoin", At: "$s.ep.Join()", Do: "s.ep.Rand(), error(nil)",
 		Test: "TestFailover/rowan", Seed: 132},
+	{Rule: "a GET waits longer when no answer came in time", In: "Store.do", At: "$wait *= 2", Do: "",
+		Test: "TestSlowAnswers"},
 	{Rule: "a client waits for no server that is gone", In: "Store.await",
 		At: "$err == nil && $s.config.Committed && $s.config.Term > $term", Do: "err != nil && term > 0",
 		Test: "TestGone"},

@@ -288,3 +288,22 @@ func TestCallsOfTerms(t *testing.T) {
 		t.Errorf("%d entries are in the log, want 2", n)
 	}
 }
+
+// TestBusy: while as many writes of a server wait as may have buffers, it refuses others, and no
+// GET.
+func TestBusy(t *testing.T) {
+	b := newWorkerBench(t, 2, kv.RPC) // the backup does not answer
+	most := b.Server.Opt.Slots / 4
+	var waits []*rpc.Call
+	for range most {
+		waits = append(waits, b.Begin(kv.ProcInsert, "value"))
+	}
+	b.End(b.Begin(kv.ProcInsert, "value"), kv.StatusWait)
+	b.End(b.Begin(kv.ProcGet, ""), kv.StatusNotFound)
+	for _, c := range waits {
+		if c.Over() {
+			t.Error("a write is answered that a backup does not have")
+		}
+		c.Release()
+	}
+}

@@ -53,6 +53,8 @@ var mutants = []teeth.Mutant{
 		Test: "TestCallsOfTerms"},
 	{Rule: "a log goes on in a term with nothing in flight", In: "calls.turnLog", At: "len($c.taken) > 0", Do: "false",
 		Test: "TestCallsOfTerms"},
+	{Rule: "a GET waits for no server that others wait for", In: "Worker.Begin",
+		At: "changes($r.Proc) || $source != shards.None", Do: "true || source != shards.None", Test: "TestBusy"},
 	{Rule: "a worker is quiet when nothing of earlier terms is under way", In: "Worker.see",
 		At: "slices.ContainsFunc($w.ops, $*of)", Do: "false", Test: "TestSee"},
 	{Rule: "a damaged entry is not served", In: "Worker.match", At: "return kv.Found{}, 0, $at", Do: "_ = at",

@@ -203,10 +203,6 @@ func (w *Worker) Begin(r *rpc.Request) error {
 		// If the client knows a later term, the control task reads the registers because of this.
 		w.s.Known.Tell(q.Term)
 		return refuse(kv.StatusTerm)
-	// With RPC clients and servers share the mailboxes. A worker leaves most of its slots to
-	// servers, so that two servers never wait for each other's slots.
-	case w.s.Opt.Kind == kv.RPC && len(w.ops) >= w.s.Opt.Slots/4:
-		return refuse(kv.StatusWait)
 	case w.s.Opt.Check(q.Key, q.Value) != nil:
 		return refuse(kv.StatusTooLarge)
 	}
@@ -226,6 +222,11 @@ func (w *Worker) Begin(r *rpc.Request) error {
 	case !placed || changes(r.Proc) && kv.WorkerOf(hash, w.s.Opt.Workers) != w.number:
 		return refuse(kv.StatusBad)
 	case !ready:
+		return refuse(kv.StatusWait)
+	// With RPC clients and servers share the mailboxes. A worker leaves most of its slots to
+	// servers, so that two servers never wait for each other's slots. What asks no other server
+	// holds up none.
+	case w.s.Opt.Kind == kv.RPC && (changes(r.Proc) || source != shards.None) && len(w.ops) >= w.s.Opt.Slots/4:
 		return refuse(kv.StatusWait)
 	}
 	// A GET may be of a shard that the next term takes away: the index that it uses stays until
