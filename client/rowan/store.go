@@ -222,8 +222,8 @@ func (s *Store) do(name string, proc uint16, key, value []byte) (*rpc.Call, erro
 		if errors.Is(err, client.ErrFull) {
 			fullAt = min(fullAt, s.ep.Now()+s.o.Servers.FullAfter)
 		}
-		if errors.Is(err, rpc.ErrUncertain) {
-			wait *= 2 // the answers may all be later than that
+		if errors.Is(err, rdma.ErrTimeout) {
+			wait = min(2*wait, s.o.Timeout) // the answers may all be later than that
 		}
 		switch {
 		case errors.Is(err, rpc.ErrUncertain) && proc != kv.ProcGet:

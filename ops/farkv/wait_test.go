@@ -2,9 +2,10 @@ package main
 
 import (
 	"bytes"
-	"context"
+	"os/exec"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -40,27 +41,42 @@ func (l *lines) await(t *testing.T, text string) {
 	}
 }
 
+// start starts a command in a process of its own: how long calls of an agent may last is a matter
+// of the process.
+func start(t *testing.T, out, errs *lines, args ...string) *exec.Cmd {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "farkv", args...)
+	cmd.Stdout, cmd.Stderr = out, errs
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return cmd
+}
+
+// exitsWith waits for the end of a process, and for its exit status.
+func exitsWith(t *testing.T, cmd *exec.Cmd, want int, errs *lines) {
+	t.Helper()
+	_ = cmd.Wait() // the status says it
+	if got := cmd.ProcessState.ExitCode(); got != want {
+		t.Errorf("exit status %d, want %d: %s", got, want, errs)
+	}
+}
+
 // A node waits for a Consul agent that starts later, and registers then.
 func TestNodeBeforeAgent(t *testing.T) {
 	t.Parallel()
 	agent := consultest.Start(t, nil)
 	agent.Kill()
-	ctx, end := context.WithCancel(context.Background())
-	defer end()
 	var out, errs lines
-	ended := make(chan int, 1)
-	go func() {
-		args := []string{"node", "--memory", "1MiB", "--listen", "127.0.0.1:0", "--drain", "10ms", "--consul",
-			agent.Address}
-		ended <- execute(ctx, args, strings.NewReader(""), &out, &errs)
-	}()
+	cmd := start(t, &out, &errs, "node", "--memory", "1MiB", "--listen", "127.0.0.1:0", "--drain", "10ms", "--consul",
+		agent.Address)
 	errs.await(t, "waiting for the Consul agent at "+agent.Address+", for up to 30s (--wait): ")
 	agent.Start()
 	out.await(t, "serves 1 MiB at 127.0.0.1:")
-	end()
-	if status := <-ended; status != 0 {
-		t.Errorf("exit status %d: %s", status, &errs)
+	if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
 	}
+	exitsWith(t, cmd, 0, &errs)
 }
 
 // A command waits for an agent that stands still for longer than a call of a keeper may last.
@@ -69,15 +85,12 @@ func TestCommandWaits(t *testing.T) {
 	agent := consultest.Start(t, nil)
 	agent.Pause()
 	var out, errs lines
-	ended := make(chan int, 1)
-	go func() {
-		args := []string{"status", "consul:" + agent.Address + "/none"}
-		ended <- execute(context.Background(), args, strings.NewReader(""), &out, &errs)
-	}()
+	cmd := start(t, &out, &errs, "status", "consul:"+agent.Address+"/none")
 	errs.await(t, "waiting for the Consul agent at "+agent.Address+", for up to 30s (--wait): it does not answer")
 	time.Sleep(time.Second) // what asked once, for a second, has given up
 	agent.Resume()
-	if status := <-ended; status != 1 || !strings.Contains(errs.String(), "no such pool") {
-		t.Errorf("exit status %d: %s", status, &errs)
+	exitsWith(t, cmd, 1, &errs)
+	if !strings.Contains(errs.String(), "no such pool") {
+		t.Errorf("it says %s", &errs)
 	}
 }
