@@ -148,7 +148,7 @@ func emptied(o kv.Options, seed uint64, least int, shuffled bool) error {
 			return err
 		}
 		if shuffled {
-			w.rng.Shuffle(len(w.order), func(i, j int) { w.order[i], w.order[j] = w.order[j], w.order[i] })
+			w.shuffle()
 		}
 		return w.leave(0)
 	})
@@ -168,7 +168,7 @@ func TestRefilled(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			w.rng.Shuffle(len(w.order), func(i, j int) { w.order[i], w.order[j] = w.order[j], w.order[i] })
+			w.shuffle()
 			left := n * 4 / 5
 			if err := w.leave(left); err != nil {
 				return err
@@ -204,6 +204,11 @@ func alone(o kv.Options, seed uint64, body func(w *worker) error) error {
 	})
 	defer s.Close()
 	return errors.Join(s.Run(), c.wrong)
+}
+
+// shuffle has pairs deleted in any order.
+func (w *worker) shuffle() {
+	w.rng.Shuffle(len(w.order), func(i, j int) { w.order[i], w.order[j] = w.order[j], w.order[i] })
 }
 
 // leave deletes pairs until some are left.

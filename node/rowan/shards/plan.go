@@ -20,7 +20,7 @@ type PlanOptions struct {
 
 // Load is what the workers of a shard's primary counted in a period (500 ms in the paper).
 type Load struct {
-	// Requests that the primary received, and did not refuse for lack of room.
+	// Requests that the primary received, and did not refuse since they would have to wait.
 	Requests uint64
 	// Writes that it sent to each other replica.
 	Writes uint64

@@ -21,8 +21,9 @@ import (
 // The life of a segment of an own log: filled by its log; closed, when the log has left it and all
 // of its entries are on all replicas and in the index; committed, marked durably by a cleaner;
 // ready; taken by one cleaner, which moves its live entries; waiting for readers; free. A received
-// segment is used, then digested, and committed when CommitVer covers it; when it is cleaned it
-// goes back to control, which gives it to the receiver.
+// segment is used, then digested, and committed when CommitVer covers it; ready when all entries
+// with blocks there are known and committed; when it is cleaned it goes back to control, which
+// gives it to the receiver.
 type Space struct {
 	// mu guards all fields. It is held over no wait.
 	mu sync.Mutex
