@@ -22,7 +22,7 @@ Some workers insert and delete keys, always others; some write a few hot keys; s
 come, work and go. Values have all sizes that the pool has room for. It compares each answer with what the worker
 knows, and fails when
 
-  an operation fails, gives a wrong answer, or takes longer than 10 s
+  an operation fails, gives a wrong answer (raw's hot keys have some), or takes longer than 10 s
   the pool is full while less than half of the bytes are live that it took of one worker (sherman: 30 %;
   a quarter, if one bucket of swarm's directory is full, which has room for other keys)
   it takes less than 90 % of those pairs after the load, or farkv check finds damage

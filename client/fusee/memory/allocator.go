@@ -38,7 +38,6 @@ import (
 
 	"github.com/farkv/farkv/client/fusee/layout"
 	"github.com/farkv/farkv/client/fusee/session"
-	"github.com/farkv/farkv/node"
 )
 
 // Allocator is a client's memory (FUSEE 4.4): blocks of the nodes, and objects of its blocks.
@@ -58,10 +57,11 @@ type Allocator struct {
 	tight bool
 	// full: no region had a block at the last allocation, or a region had none at the last look.
 	full bool
+	// spent is until when no region is asked for a block, as all have said that they have none.
+	spent time.Duration
 	// fair is how many blocks of other classes than its operation's the client may hold then.
-	fair int
-	// known: blocks of nodes that the backups have recorded; only with node-centric allocation.
-	known map[node.Block]bool
+	fair  int
+	known nodeBlocks // only with node-centric allocation
 	// Blocks that this client is leaving, each slab of one class. No operation takes objects of
 	// them.
 	Parting []*Slab
@@ -82,7 +82,8 @@ func New(s *session.Session) *Allocator {
 	t := NewTables(s)
 	h := &Holdings{Layout: s.Layout, Slabs: make([]Slab, len(s.Classes.Units)),
 		own: make([][]*Block, s.Regions)}
-	return &Allocator{s: s, Tables: t, Holdings: h, Reclaim: &Reclaim{s: s, t: t, h: h, Rest: s.Quarantine()}}
+	return &Allocator{s: s, Tables: t, Holdings: h, known: nodeBlocks{},
+		Reclaim: &Reclaim{s: s, t: t, h: h, Rest: s.Quarantine()}}
 }
 
 // Take takes a free object for an operation: of the class, or of a larger one (classFor). toDelete
@@ -96,7 +97,7 @@ func (a *Allocator) Take(class, toDelete int, deletes bool) (layout.Object, erro
 	// shed comes before an object is taken: an adopter of the object's block reads how often the
 	// object was used, and must not read that before the object is written.
 	//
-	// A client that writes seldom clears what has rested all the same.
+	// A client that writes seldom sheds all the same.
 	if a.writes++; a.writes%shedEvery == 0 || a.s.Clock-a.shedAt > a.s.Timeout {
 		began := a.s.Now()
 		a.s.Fault(a.shed(class))
@@ -129,7 +130,7 @@ func (a *Allocator) tend(class int) {
 }
 
 // TendIdle advances what a client that only reads has left over from its writes. A client without
-// any operations keeps what rests and less than a batch of frees.
+// any operations keeps what rests, and less than a batch of frees.
 func (a *Allocator) TendIdle() {
 	if a.Reclaim.resting.Len() > 0 || len(a.Reclaim.out) > 0 || a.Reclaim.Flying > 0 {
 		a.s.Clock = a.s.Now()

@@ -34,7 +34,7 @@ func (a *Allocator) takeFromNode(class int) (layout.Object, error) {
 			blk := node.Block{Region: g, Index: int(q.Ret[0])}
 			o := layout.Object{Unit: a.s.Space.Object(blk, int(q.Ret[1]), a.s.Classes.Units[class]),
 				Class: class, Incarnation: uint32(q.Ret[2]) + 1}
-			return o, a.recordNodeBlock(blk, class)
+			return o, a.known.record(a.Tables, blk, class)
 		}
 		// The node is full, or does not answer: the next region's may have an object.
 		last = err
@@ -42,16 +42,19 @@ func (a *Allocator) takeFromNode(class int) (layout.Object, error) {
 	return layout.Object{}, fmt.Errorf("take an object from a node: %w", last)
 }
 
-// recordNodeBlock makes sure that the backups know a block of which a node hands out objects,
+// nodeBlocks are blocks of which nodes hand out objects, and that the backups have recorded.
+type nodeBlocks map[node.Block]bool
+
+// record makes sure that the backups know a block of which a node hands out objects,
 // before the first object of it is used. The client remembers it, so each block costs the calls
 // once. When the primary's node dies, recovery finds the block in the tables of the backups.
-func (a *Allocator) recordNodeBlock(blk node.Block, class int) error {
-	if a.known[blk] {
+func (n nodeBlocks) record(t *Tables, blk node.Block, class int) error {
+	if n[blk] {
 		return nil
 	}
 	mine := node.MakeEntry(node.OfNode, class)
-	for r := 1; r < a.s.Space.Copies(blk.Region); r++ {
-		e, err := a.Tables.Record(session.StepAllocate, blk, r, mine)
+	for r := 1; r < t.s.Space.Copies(blk.Region); r++ {
+		e, err := t.Record(session.StepAllocate, blk, r, mine)
 		if err != nil {
 			return fmt.Errorf("record block %v: %w", blk, err)
 		}
@@ -60,9 +63,6 @@ func (a *Allocator) recordNodeBlock(blk node.Block, class int) error {
 			return fmt.Errorf("record block %v: %w", blk, disagree(r, e, mine))
 		}
 	}
-	if a.known == nil {
-		a.known = map[node.Block]bool{}
-	}
-	a.known[blk] = true
+	n[blk] = true
 	return nil
 }

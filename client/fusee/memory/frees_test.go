@@ -186,7 +186,7 @@ func TestShedLeavesSome(t *testing.T) {
 func shedAll(t *testing.T, a *Allocator) {
 	s, sheds := &a.Holdings.Slabs[0], 0
 	held := func() int { return len(s.Blocks) + len(a.Emptied) }
-	for had := 0; s.Idle() > a.share(0) && held() != had; sheds++ {
+	for had := 0; s.Idle() > a.Holdings.share(0) && held() != had; sheds++ {
 		had = held()
 		began := a.s.Now()
 		a.writes, a.s.Clock, a.s.Deadline = shedEvery-1, began, began+a.s.OpTimeout
@@ -203,8 +203,9 @@ func shedAll(t *testing.T, a *Allocator) {
 				now-began, left, a.s.Clock-began, a.s.OpTimeout, now-began)
 		}
 	}
-	if s.Idle() > a.share(0) || sheds < 3 {
-		t.Errorf("%d operations left all but %d free objects, want %d and several", sheds, s.Idle(), a.share(0))
+	if s.Idle() > a.Holdings.share(0) || sheds < 3 {
+		t.Errorf("%d operations left all but %d free objects, want %d and several",
+			sheds, s.Idle(), a.Holdings.share(0))
 	}
 }
 
@@ -253,6 +254,16 @@ var mutants = []teeth.Mutant{
 		At: "$err == nil", Do: "$err == $err", Test: "TestFailureTakesTime"},
 	{Rule: "also one that does not answer while the client lends blocks", In: "Allocator.classFor",
 		At: "$a.$s.Exempt($began, $err)", Nth: "1/2", Do: "a.s.Exempt(began, nil)", Test: "TestFailureTakesTime"},
+	{Rule: "a client carves what it has emptied and waited for", In: "Allocator.watch",
+		At: "$a.carveOwn($class)", Do: "false, error(nil)", Test: "TestWaiterCarvesItsOwn"},
+	{Rule: "a client that waits takes as many empty blocks as are fair", In: "Allocator.awaitVacant",
+		At: "max(1, $a.$fair)", Do: "mostTaken", Test: "TestWaitersLeaveSome"},
+	{Rule: "clients in all regions count", In: "Allocator.lookAround",
+		At: "false", Do: "true", Test: "TestWaitersLeaveSome"},
+	{Rule: "regions without a block are not asked again", In: "Allocator.NewBlock",
+		At: "$a.$s.Now() < $a.$spent", Do: "false", Test: "TestNodesAreAskedOnce"},
+	{Rule: "for a timeout", In: "Allocator.NewBlock",
+		At: "$a.$s.Now() + $a.$s.Timeout", Do: "$a.s.Now() + 2*$a.s.Timeout", Test: "TestNodesAreAskedOnce"},
 	{Rule: "few of many blocks are carved anew where others have blocks", In: "Allocator.reshape",
 		At: "$blocks/restShare", Do: "$blocks", Test: "TestReshape"},
 	{Rule: "an operation leaves no more blocks than a trip takes", In: "Slab.surplus",

@@ -69,6 +69,12 @@ func (h *Holdings) Own(b node.Block) *Block {
 // drop ends what hold began. The block is in no slab any more.
 func (h *Holdings) drop(b *Block) { h.own[b.Region][b.Index] = nil }
 
+// share returns how many free objects of a class a client may hold in a pool that is mostly
+// handed out: so few that a hundred clients leave room for each other, but at least a block's.
+func (h *Holdings) share(class int) int {
+	return max(h.Classes.Objects[class], len(h.Space.Place)*h.Space.Blocks()*h.Classes.Objects[class]/restShare)
+}
+
 // takeUp makes an empty block of this client's one in which it allocates.
 func (h *Holdings) takeUp(b *Block) {
 	h.hold(b)

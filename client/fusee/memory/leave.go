@@ -2,7 +2,6 @@ package memory
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -27,9 +26,13 @@ func (a *Allocator) shed(class int) error {
 	if err := a.endLeaving(); err != nil {
 		return err
 	}
+	// What has rested becomes vacant before anything else: others wait for it.
+	if err := a.Clear(); err != nil {
+		return err
+	}
 	// The common case, without a trip: the pool is not known to be tight, and the client does not
 	// hold much.
-	if !a.tight && s.Idle() <= a.share(class) {
+	if !a.tight && s.Idle() <= a.Holdings.share(class) {
 		return nil
 	}
 	if err := a.lookAround(); err != nil || !a.tight {
@@ -39,7 +42,7 @@ func (a *Allocator) shed(class int) error {
 	if err := a.EndScan(); err != nil {
 		return err
 	}
-	if blocks := s.surplus(a.share(class)); len(blocks) > 0 {
+	if blocks := s.surplus(a.Holdings.share(class)); len(blocks) > 0 {
 		// Blocks that cannot be left now stay out of use: resync takes them back, or the next try
 		// leaves them.
 		a.Part(s.Split(blocks...))
@@ -52,8 +55,7 @@ func (a *Allocator) shed(class int) error {
 			return err
 		}
 	}
-	// Empty blocks begin to rest, and those that have rested become vacant.
-	return errors.Join(a.Vacate(false, mostEmptied), a.Clear())
+	return a.Vacate(false, mostEmptied) // empty blocks begin to rest
 }
 
 // lend leaves blocks to others, in a full pool, as far as the client has more than its share: not
@@ -109,7 +111,8 @@ func (a *Allocator) lend(class int) error {
 }
 
 // lookAround learns how full the pool is from the table of a region that it chooses at random:
-// whether fewer blocks than a quarter are free or vacant, or none, and how many others have blocks.
+// whether fewer blocks than a quarter are free or vacant, or none. If none, it learns from all
+// tables how many others have blocks.
 //
 // One region of many is a sample: the next look may say something else, so what follows from it may
 // be undone (adopt, takeBack).
@@ -124,23 +127,31 @@ func (a *Allocator) lookAround() error {
 	if err != nil {
 		return err
 	}
-	free, others := 0, map[rdma.ClientID]bool{}
+	free := 0
 	for i := range a.s.Space.Blocks() {
-		switch e := node.Entry(layout.LE.Uint64(table[8*i:])); {
-		case e == 0 || layout.IsVacant(e):
+		if e := node.Entry(layout.LE.Uint64(table[8*i:])); e == 0 || layout.IsVacant(e) {
 			free++
-		case e.Owner() != node.Left && e.Owner() != a.s.ID:
-			others[e.Owner()] = true
 		}
 	}
 	a.tight, a.full = free*4 < a.s.Space.Blocks(), free == 0
-	a.fair = len(a.s.LiveRegions) * a.s.Space.Blocks() / (fairShare * max(1, len(others)))
-	return nil
+	if !a.full {
+		return nil
+	}
+	// What is fair goes by the clients in all regions, as each may have its blocks elsewhere.
+	others := map[rdma.ClientID]bool{}
+	_, err = a.Tables.ListAll(0, 1, func(e node.Entry) bool {
+		if e != 0 && e.Owner() != node.Left && e.Owner() != a.s.ID {
+			others[e.Owner()] = true
+		}
+		return false // none is listed, so all tables are read
+	})
+	a.fair = max(0, len(a.s.LiveRegions)*a.s.Space.Blocks()/(fairShare*max(1, len(others)))-1)
+	return err
 }
 
-// fairShare: in a full pool the clients may hold one in so many of its blocks, beside those of the
-// class that each uses. The others can be adopted.
-const fairShare = 6
+// fairShare: in a full pool the clients may hold one in so many of its blocks, of which one each is
+// of the class that it uses. The others can be adopted.
+const fairShare = 4
 
 // LeaveAll leaves all blocks to others. No write is unresolved, and background work is over.
 func (a *Allocator) LeaveAll() error {

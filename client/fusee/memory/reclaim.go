@@ -258,9 +258,9 @@ func (a *Allocator) awaitRest(class, reserve int) bool {
 
 // watch waits until others have made room for a class: have freed objects of this client's blocks,
 // since their frees rest, and come in batches; or left a block, of a larger class if that will do;
-// or, if asked for, made one vacant. Then its own emptied blocks become vacant behind the wait,
-// too. It returns false when there is no room.
-func (a *Allocator) watch(class, reserve int, r kit.Retry, larger, vacant bool) (bool, error) {
+// or made one vacant. Behind the wait it takes an emptied block of its own, if that has rested. It
+// returns false when there is no room.
+func (a *Allocator) watch(class, reserve int, r kit.Retry, larger bool) (bool, error) {
 	for r.Again() {
 		if err := a.ReclaimAll(class); err != nil {
 			return false, err
@@ -273,17 +273,17 @@ func (a *Allocator) watch(class, reserve int, r kit.Retry, larger, vacant bool) 
 		if a.Holdings.has(class, reserve) {
 			return true, nil
 		}
-		if vacant {
-			if ok, err := a.carveVacant(class); ok || err != nil {
-				return ok, err
-			}
+		if ok, err := a.carveVacant(class); ok || err != nil {
+			return ok, err
 		}
 	}
-	if !vacant {
-		return false, nil
+	// One of its own is for itself, and the others that have rested are for other clients.
+	ok, err := a.carveOwn(class)
+	if err != nil {
+		return ok, err
 	}
-	if err := a.Clear(); err != nil {
-		return false, err
+	if err := a.Clear(); ok || err != nil {
+		return ok, err
 	}
 	return a.carveVacant(class)
 }

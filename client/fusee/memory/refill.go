@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/farkv/farkv/client/fusee/session"
+	"github.com/farkv/farkv/client/kit"
 	"github.com/farkv/farkv/node"
 	"github.com/farkv/farkv/node/rdma"
 )
@@ -110,9 +111,12 @@ func (a *Allocator) refill(class, reserve int) error {
 	if !errors.Is(err, rdma.ErrFull) {
 		return err
 	}
-	// No node has a free block: take a vacant one, or a departed client's with a few free
-	// objects.
+	// No node has a free block: take one that this client emptied, or a vacant one, or a departed
+	// client's with a few free objects.
 	full := err
+	if ok, err := a.carveOwn(class); ok || err != nil {
+		return err
+	}
 	if ok, err := a.carveVacant(class); ok || err != nil {
 		return err
 	}
@@ -121,6 +125,9 @@ func (a *Allocator) refill(class, reserve int) error {
 			return err
 		}
 		a.full = true
+		if ok, err := a.Adopt(class, 1, false); ok || err != nil {
+			return err
+		}
 	}
 	if ok, err := a.reshape(class, reserve); ok || err != nil {
 		return err
@@ -143,14 +150,15 @@ func (a *Allocator) await(class, reserve int) (bool, error) {
 			return true, nil
 		}
 	}
-	// A small part of the operation's time, and none when no other client has blocks of the class.
-	others, err := a.Tables.others(func(e node.Entry) bool { return e.Class() == class })
+	// A small part of the operation's time, and none when no other client has blocks of the class,
+	// or of a larger one.
+	others, err := a.Tables.others(func(e node.Entry) bool { return e.Class() >= class })
 	if err != nil {
 		return false, err
 	}
 	if others {
-		r := a.s.RetryUntil(session.ALittleBit, a.s.Now()+a.s.OpTimeout/othersShare)
-		if ok, err := a.watch(class, reserve, r, true, false); ok || err != nil {
+		r := a.s.RetryUntil(kit.WhileBusy, a.s.Now()+a.s.OpTimeout/othersShare)
+		if ok, err := a.watch(class, reserve, r, true); ok || err != nil {
 			return ok, err
 		}
 	}
@@ -163,15 +171,9 @@ func (a *Allocator) await(class, reserve int) (bool, error) {
 func (a *Allocator) enough(class int) int {
 	n := min(restObjects, restBytes/(a.s.Classes.Units[class]*node.Unit))
 	if a.tight {
-		n = min(n, a.share(class))
+		n = min(n, a.Holdings.share(class))
 	}
 	return max(a.s.Classes.Objects[class]/2, n)
-}
-
-// share returns how many free objects of a class a client may hold in a pool that is mostly
-// handed out: so few that a hundred clients leave room for each other, but at least a block's.
-func (a *Allocator) share(class int) int {
-	return max(a.s.Classes.Objects[class], len(a.s.Space.Place)*a.s.Space.Blocks()*a.s.Classes.Objects[class]/restShare)
 }
 
 const (
@@ -183,9 +185,13 @@ const (
 // NewBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and
 // one to each backup's, so that the allocation survives the primary. It asks the regions,
 // beginning with a random one, and returns an error that wraps rdma.ErrFull when none has a
-// block. A crash in between leaves a block that only the primary's table knows as this client's;
-// nothing in it was used.
+// block. Then it asks none for a timeout, since blocks hardly ever become free again: one goes back
+// whose backup has no memory for it. A crash in between leaves a block that only the primary's
+// table knows as this client's; nothing in it was used.
 func (a *Allocator) NewBlock(class int) error {
+	if a.s.Now() < a.spent {
+		return rdma.ErrFull
+	}
 	regions := len(a.s.LiveRegions)
 	// A random start spreads blocks over the nodes.
 	start := a.s.Rand().IntN(max(1, regions))
@@ -205,6 +211,7 @@ func (a *Allocator) NewBlock(class int) error {
 		}
 		last = err
 	}
+	a.spent = a.s.Now() + a.s.Timeout
 	return last
 }
 

@@ -166,6 +166,7 @@ func (a *Allocator) ReclaimAll(class int) error {
 		return err
 	}
 	a.s.Clock = a.s.Now()
+	a.Reclaim.land(0)
 	a.Reclaim.mature()
 	s := &a.Holdings.Slabs[class]
 	for from := 0; from < len(s.Blocks) && a.s.Damage == nil; from += syncBlocks {

@@ -112,15 +112,20 @@ func (t *Tables) others(fits func(node.Entry) bool) (bool, error) {
 	return len(list) > 0, err
 }
 
-// entries lists up to limit blocks with entries that fit, beginning with a random region, so that
-// clients do not all choose the same.
+// entries lists up to limit blocks with entries that fit, beginning anywhere.
 func (t *Tables) entries(limit int, fits func(node.Entry) bool) ([]*Block, error) {
-	return t.ListEntries(t.s.Rand().IntN(max(1, len(t.s.LiveRegions))), limit, fits)
+	return t.ListEntries(t.anywhere(), limit, fits)
+}
+
+// anywhere returns a random block's number, for a list to begin there: so clients do not all choose
+// the same ones.
+func (t *Tables) anywhere() int {
+	return t.s.Rand().IntN(max(1, len(t.s.LiveRegions)*t.s.Space.Blocks()))
 }
 
 // ListEntries lists up to limit blocks that have objects and entries that fit, beginning with
-// region start. Unclean and vacant blocks are left out. It does so by their classes, which are
-// above those of objects.
+// that of number start, counted over the live regions. Unclean and vacant blocks are left out. It
+// does so by their classes, which are above those of objects.
 func (t *Tables) ListEntries(start, limit int, fits func(node.Entry) bool) ([]*Block, error) {
 	return t.ListAll(start, limit, func(e node.Entry) bool { return e.Class() < len(t.s.Classes.Units) && fits(e) })
 }
@@ -131,23 +136,23 @@ func (t *Tables) ListEntries(start, limit int, fits func(node.Entry) bool) ([]*B
 // The blocks that it returns have no objects: they are what was read, for the caller to choose from
 // and to take over.
 func (t *Tables) ListAll(start, limit int, fits func(node.Entry) bool) ([]*Block, error) {
-	regions := len(t.s.LiveRegions)
+	regions, blocks := len(t.s.LiveRegions), t.s.Space.Blocks()
 	var list []*Block
 	for from := 0; from < regions && len(list) < limit; from += TablesPerTrip {
 		b := t.s.Batch()
 		n := min(TablesPerTrip, regions-from)
-		region := func(k int) int { return t.s.LiveRegions[(start+from+k)%regions] }
+		region := func(k int) int { return t.s.LiveRegions[(start/blocks+from+k)%regions] }
 		for k := range n {
-			b.Read(t.s.Space.Table(region(k), 0), t.s.Space.Blocks()*8)
+			b.Read(t.s.Space.Table(region(k), 0), blocks*8)
 		}
 		if err := t.s.Do(session.StepReadTables, b); err != nil {
 			b.Release()
 			return nil, fmt.Errorf("read block allocation tables: %w", err)
 		}
 		for k := range n {
-			table := b.Op(k).Buf
-			for i := 0; len(table) > 0 && len(list) < limit; i, table = i+1, table[8:] {
-				if e := node.Entry(layout.LE.Uint64(table)); fits(e) {
+			for j := 0; j < blocks && len(list) < limit; j++ {
+				i := (start + j) % blocks
+				if e := node.Entry(layout.LE.Uint64(b.Op(k).Buf[8*i:])); fits(e) {
 					blk := node.Block{Region: region(k), Index: i}
 					list = append(list, &Block{Block: blk, Class: e.Class(), Entry: e})
 				}

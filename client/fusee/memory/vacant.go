@@ -104,44 +104,68 @@ func (a *Allocator) takeBack(class int, larger bool) bool {
 	return true
 }
 
-// Clear makes the emptied blocks vacant that have rested for the pool's timeout. Where wiping
-// fails the block is still this client's, and is taken back into use. Where the change of its
-// entry fails the block's owner is not known: tidy reads it.
+// Clear makes the emptied blocks vacant that have rested for the pool's timeout. Where the change
+// of an entry fails the block's owner is not known: tidy reads it.
 func (a *Allocator) Clear() error {
-	// They are in the order in which they became empty: the first has rested longest.
-	for len(a.Emptied) > 0 && a.Emptied[0].restsUntil <= a.s.Now() {
-		b := a.Emptied[0].Block
-		// From here on the block is in no list: it is taken up again, or becomes vacant, or tidy
-		// finds it.
-		a.Emptied = slices.Delete(a.Emptied, 0, 1)
-		// The hints go first: one that is left would be another object's in the block's next use.
-		err := a.Tables.clearHints(b)
-		if err == nil {
-			floor := slices.Max(b.Incarnations)
-			// Where wiping fails all objects go on above the floor. The head that has it may be the
-			// next that is used, and an adopter begins there with those that were wiped.
-			for i := range b.Incarnations {
-				b.Incarnations[i] = floor
-			}
-			err = a.Tables.wipe(b.Block, floor)
-		}
-		if err != nil {
-			a.Holdings.takeUp(b) // it is this client's still
-			return fmt.Errorf("clear block %v: %w", b.Block, err)
+	for {
+		b, err := a.wipeRested()
+		if b == nil || err != nil {
+			return err
 		}
 		if err := a.Tables.PassOn([]*Block{{Block: b.Block, Class: layout.Vacant, Entry: b.Entry}}); err != nil {
 			a.Untidy = true
 			return fmt.Errorf("clear block %v: %w", b.Block, err)
 		}
 	}
-	return nil
+}
+
+// wipeRested wipes the emptied block that has rested longest, and returns it: nil where none has
+// rested for the pool's timeout. It is in no list then: it becomes vacant, or one of another class,
+// or tidy finds it. Where wiping fails the block is taken back into use.
+func (a *Allocator) wipeRested() (*Block, error) {
+	// They are in the order in which they became empty.
+	if len(a.Emptied) == 0 || a.Emptied[0].restsUntil > a.s.Now() {
+		return nil, nil
+	}
+	b := a.Emptied[0].Block
+	a.Emptied = slices.Delete(a.Emptied, 0, 1)
+	// The hints go first: one that is left would be another object's in the block's next use.
+	err := a.Tables.clearHints(b)
+	if err == nil {
+		floor := slices.Max(b.Incarnations)
+		// Where wiping fails all objects go on above the floor. The head that has it may be the
+		// next that is used, and an adopter begins there with those that were wiped.
+		for i := range b.Incarnations {
+			b.Incarnations[i] = floor
+		}
+		err = a.Tables.wipe(b.Block, floor)
+	}
+	if err != nil {
+		a.Holdings.takeUp(b)
+		return nil, fmt.Errorf("clear block %v: %w", b.Block, err)
+	}
+	return b, nil
+}
+
+// carveOwn makes the emptied block that has rested longest one of a class. Others cannot take it
+// before, as they may a vacant one. It returns false when none has rested.
+func (a *Allocator) carveOwn(class int) (bool, error) {
+	b, err := a.wipeRested()
+	if b == nil || err != nil {
+		return false, err
+	}
+	mine, err := a.takeOver(b, class)
+	if mine {
+		a.s.Stats.Converted++
+	}
+	return mine, err
 }
 
 // carveVacant takes a vacant block, and makes it one of a class. It returns false when there is
 // none. A vacant block is inherited rather than carved, so that its objects begin above the
 // floor.
 func (a *Allocator) carveVacant(class int) (bool, error) {
-	list, err := a.Tables.ListAll(a.s.Rand().IntN(max(1, len(a.s.LiveRegions))), candidates, layout.IsVacant)
+	list, err := a.Tables.ListAll(a.Tables.anywhere(), candidates, layout.IsVacant)
 	for _, b := range list {
 		if mine, err := a.takeOver(b, class); err != nil {
 			return false, err
@@ -222,12 +246,12 @@ func (a *Allocator) reshape(class, reserve int) (_ bool, err error) {
 	}
 	// It waits for the last one, so that all of them become vacant, for other clients, too.
 	r := a.s.RetryUntil(kit.WhileBusy, a.Emptied[len(a.Emptied)-1].restsUntil)
-	return a.watch(class, reserve, r, false, true)
+	return a.watch(class, reserve, r, false)
 }
 
-// awaitVacant waits until an emptied block is vacant, and carves it, or until others have made room
-// before that. It returns false when there is none. Another client may carve the block first. So an
-// operation that has to leave a free object to DELETEs does not empty the last block that has one.
+// awaitVacant waits until an emptied block has rested, and carves it, or until others have made
+// room before that. It returns false when there is none. Wiping may fail: so an operation that has
+// to leave a free object to DELETEs does not empty the last block that has one.
 func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
 	// Which blocks are empty is known when all objects are idle that are free: also those that
 	// rest, and those that others have freed.
@@ -243,12 +267,13 @@ func (a *Allocator) awaitVacant(class, reserve int) (bool, error) {
 	if err := a.Vacate(reserve == 0, mostEmptied); err != nil {
 		return false, err
 	}
-	if err := a.takeEmpty(0, mostTaken, reserve == 0); err != nil {
+	// Where many wait, each takes as many as are fair, so that some are left for all of them.
+	if err := a.takeEmpty(0, min(mostTaken, max(1, a.fair)), reserve == 0); err != nil {
 		return false, err
 	}
 	// Nothing rests, but another client may have left a vacant block.
 	if len(a.Emptied) == 0 {
 		return a.carveVacant(class)
 	}
-	return a.watch(class, reserve, a.s.RetryUntil(kit.WhileBusy, a.Emptied[0].restsUntil), true, true)
+	return a.watch(class, reserve, a.s.RetryUntil(kit.WhileBusy, a.Emptied[0].restsUntil), true)
 }

@@ -37,6 +37,80 @@ func (r *rival) Post(b *rdma.Batch) error {
 	return r.Endpoint.Post(b)
 }
 
+// Call ends likewise, where the node is dead.
+func (r *rival) Call(to int, q *rdma.Request, within time.Duration) error {
+	if q.Step == r.dead {
+		return rdma.ErrNodeDown
+	}
+	return r.Endpoint.Call(to, q, within)
+}
+
+// TestWaiterCarvesItsOwn: what a client has emptied, and waited for, is not vacant before it is its
+// own again, of another class.
+func TestWaiterCarvesItsOwn(t *testing.T) {
+	f := pool(t)
+	x, a := allocator(t, f), allocator(t, f)
+	for range 2 { // one of them is kept for DELETEs
+		if err := a.NewBlock(2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for x.NewBlock(1) == nil {
+	}
+	a.s.Endpoint = &rival{Endpoint: a.s.Endpoint, t: t, dead: session.StepPassOn}
+	if o, err := a.Take(5, 1, false); err != nil || o.Class != 5 {
+		t.Errorf("got an object of class %d, want 5: %v", o.Class, err)
+	}
+}
+
+// TestWaitersLeaveSome: where many clients have blocks, in whatever regions, each that waits takes
+// few of those that are empty.
+func TestWaitersLeaveSome(t *testing.T) {
+	f := pool(t)
+	x, a := allocator(t, f), allocator(t, f)
+	const empty, owners, fair = 20, 60, 1524/(fairShare*60) - 1
+	for range empty {
+		if err := x.NewBlock(2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := x.LeaveAll(); err != nil {
+		t.Fatal(err)
+	}
+	var other *Allocator
+	for range owners {
+		other = allocator(t, f)
+		if err := other.NewBlock(1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for other.NewBlock(1) == nil {
+	}
+	if o, err := a.Take(5, 1, false); err != nil || o.Class != 5 {
+		t.Errorf("got an object of class %d, want 5: %v", o.Class, err)
+	}
+	list, err := a.Tables.entries(empty, func(e node.Entry) bool { return e.Owner() == node.Left })
+	if n := empty - len(list); err != nil || n != fair {
+		t.Errorf("one client took %d blocks of %d, want %d: %v", n, empty, fair, err)
+	}
+}
+
+// TestNodesAreAskedOnce: regions that had no block are asked again when a timeout is over.
+func TestNodesAreAskedOnce(t *testing.T) {
+	f := pool(t)
+	a := allocator(t, f)
+	for a.NewBlock(1) == nil {
+	}
+	a.s.Endpoint = &rival{Endpoint: a.s.Endpoint, t: t, dead: session.StepAllocate}
+	if err := a.NewBlock(1); !errors.Is(err, rdma.ErrFull) {
+		t.Errorf("got %v, want that the pool is full", err)
+	}
+	a.s.Sleep(a.s.Timeout)
+	if err := a.NewBlock(1); !errors.Is(err, rdma.ErrNodeDown) {
+		t.Errorf("behind a timeout: got %v, want a call", err)
+	}
+}
+
 // TestEmptyBlocksAreTaken: how many empty blocks of a departed client another one takes at a time,
 // with others beside it or not. Those that others win do not count. Where verbs are slow it takes
 // one.
