@@ -289,3 +289,47 @@ func TestSlowAnswers(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// inLaterTerm are registers that take their time, and then have a later term.
+type inLaterTerm struct {
+	cluster *cluster
+	ep      rdma.Endpoint
+	slow    bool
+}
+
+func (r *inLaterTerm) Config() (rdma.Config, error) {
+	config := *r.cluster.config
+	if r.slow {
+		r.ep.Sleep(10 * time.Millisecond)
+		config.Term++
+	}
+	return fixed{data: config.Encode()}.Config()
+}
+
+// TestAnsweredMeanwhile: the answer to a write that has come while the client read of a later term
+// counts.
+func TestAnsweredMeanwhile(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	c, err := newCluster(small(kv.Rowan))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, _ := c.simulate(sim.Options{Seed: 1, MTU: mtu, CountRings: true}, func(ep rdma.Endpoint) {
+		configs := &inLaterTerm{c, ep, false}
+		store, err := rowan.New(ep, configs, rowan.Options{Servers: c.o, Timeout: patience, Ask: time.Nanosecond})
+		for _, slow := range []bool{false, true} { // with the first one servers begin
+			if configs.slow = slow; err == nil {
+				err = store.Insert(fmt.Append(nil, slow), []byte("value"))
+			}
+		}
+		if err != nil {
+			c.fail("%w", err)
+		}
+	})
+	defer s.Close()
+	if err := errors.Join(s.Run(), c.wrong); err != nil {
+		t.Fatal(err)
+	}
+}

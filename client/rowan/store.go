@@ -333,17 +333,21 @@ func (s *Store) ask(proc uint16, key, value []byte, until, wait time.Duration) (
 // member, or was restarted.
 func (s *Store) await(c *rpc.Call, server int) error {
 	// configure may replace the configuration below.
-	term := s.config.Term
+	term, wait := s.config.Term, s.o.Ask
 	for !c.Over() {
 		// It returns whenever an answer arrives, to this call or to one that was given up.
-		r, err := s.peer.Next(s.o.Ask)
+		r, err := s.peer.Next(wait)
 		switch {
 		case r != nil: // clients serve nothing
 			r.Drop()
-		// The server may be gone, or be slow. The registers tell.
+		// A later term was seen, and nothing had come before that.
+		case errors.Is(err, rdma.ErrTimeout) && wait == 0:
+			return fmt.Errorf("server %d has not answered in term %d: %w", server, term, rpc.ErrUncertain)
+		// The server may be gone, or be slow. The registers tell. What comes while they are read
+		// still counts.
 		case errors.Is(err, rdma.ErrTimeout):
 			if err := s.configure(); err == nil && s.config.Committed && s.config.Term > term {
-				return fmt.Errorf("server %d has not answered in term %d: %w", server, term, rpc.ErrUncertain)
+				wait = 0
 			}
 		// The endpoint is closed, or fenced off: whether the request arrived is not known.
 		case err != nil:

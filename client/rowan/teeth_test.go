@@ -88,6 +88,8 @@ var mutants = []teeth.Mutant{
 		At: "$enough = 1", Do: "_ = $enough", Test: "TestFull"},
 	{Rule: "a write of unknown outcome is not asked again", In: "Store.do",
 		At: "errors.Is($err, rpc.ErrUncertain) && $*write", Do: "false"},
+	{Rule: "an answer counts that has come before a later term was seen", In: "Store.await",
+		At: "$wait = 0", Do: "return rpc.ErrUncertain", Test: "TestAnsweredMeanwhile"},
 	{Rule: "nothing is served in a term that is not committed", Pkg: states, In: "Term.TakesPart",
 		At: "$t != nil && $t.Committed && $*member", Do: "$t != nil && $t.Member($t.Node) != nil",
 		Test: "TestFailover/rowan"},
