@@ -18,6 +18,7 @@
 //	a client's -> left           PassOn: its owner leaves it, or its recovery does
 //	left       -> a client's     takeOver: an adopter's CAS of the primary's entry decides
 //	a client's -> vacant         Clear: it was empty, has rested, and is wiped
+//	a client's -> a client's     carveOwn: likewise, and its owner has waited for it
 //	vacant     -> a client's     carveVacant: it may get another size class
 //	left       -> unclean, left  by recovery and sweeps (package recovery)
 //
