@@ -270,9 +270,20 @@ func TestIncarnationsGoOn(t *testing.T) {
 	}
 }
 
-// TestClearIsCutOff: a client dies at any verb while it makes blocks vacant. What is left is sound,
-// and another client has the room.
+// TestClearIsCutOff: a client dies at any verb while it makes blocks vacant, or carves one for a
+// pair of its own. What is left is sound, and another client has the room.
 func TestClearIsCutOff(t *testing.T) {
+	clearIsCutOff(t, func(x *Client) error { return x.mem.Clear() })
+	clearIsCutOff(t, func(x *Client) error {
+		err := x.Insert(key(6), make([]byte, 1000))
+		if err == nil && x.s.Stats.Converted == 0 {
+			t.Fatal("it has carved no block: this test shows nothing")
+		}
+		return err
+	})
+}
+
+func clearIsCutOff(t *testing.T, work func(*Client) error) {
 	p := cramped(6)
 	p.DataReplicas, p.Timeout = 2, 10*time.Millisecond
 	for at := uint64(1); ; at++ {
@@ -281,7 +292,7 @@ func TestClearIsCutOff(t *testing.T) {
 		x.s.Sleep(p.Timeout)
 		cut := fault.New(ep, fault.Fault{At: at, Crash: fault.Stop})
 		x.s.Endpoint = cut
-		err := x.mem.Clear()
+		err := work(x)
 		if !cut.Crashed() {
 			must(t, err)
 			break

@@ -22,7 +22,8 @@ import (
 // wiped. An object that was never used begins there.
 //
 // What a crash leaves: a block of a dead client, of which the objects are free or never used; or
-// one that is vacant on backups only, which its owner's recovery passes on.
+// one that is vacant on backups only, or of another class on the primary only, which its owner's
+// recovery passes on as the primary has it.
 
 // emptied is a block on its way to be vacant. Its entry names this client, and it is not among
 // Own: no object of it is taken.
