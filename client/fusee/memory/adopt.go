@@ -53,11 +53,12 @@ func (a *Allocator) Adopt(class, atLeast int, larger bool) (bool, error) {
 	return false, nil
 }
 
-// takeOver makes a departed client's block one of this client's own, of the given class, if its
-// entry is still the one that was read. The block is as it was then, or has more free objects. It
-// returns false when another client was faster, or when a backup has no memory for the block. After
-// an error the block may be this client's without being among Own, and Untidy says so. A crash
-// leaves a primary's entry that the backups do not have yet: recovery brings it there.
+// takeOver makes a block that was left, or one that this client has emptied, one in which this
+// client allocates, of the given class, if its entry is still the one that was read. The block is
+// as it was then, or has more free objects. It returns false when another client was faster, or
+// when a backup has no memory for the block. After an error the block may be this client's without
+// being among Own, and Untidy says so. A crash leaves a primary's entry that the backups do not
+// have yet: recovery brings it there.
 func (a *Allocator) takeOver(blk *Block, class int) (bool, error) {
 	was := blk.Entry
 	mine := was.Next(a.s.ID, class)

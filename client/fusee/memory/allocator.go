@@ -58,8 +58,10 @@ type Allocator struct {
 	tight bool
 	// full: no region had a block at the last allocation, or a region had none at the last look.
 	full bool
-	// spent is until when no region is asked for a block, as all have said that they have none.
+	// spent is until when no region is asked for a block, as all have said that they have none, and
+	// none is what the last of them said.
 	spent time.Duration
+	none  error
 	// fair is how many blocks of other classes than its operation's the client may hold then.
 	fair  int
 	known nodeBlocks // only with node-centric allocation

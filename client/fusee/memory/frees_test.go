@@ -263,7 +263,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "regions without a block are not asked again", In: "Allocator.NewBlock",
 		At: "$a.$s.Now() < $a.$spent", Do: "false", Test: "TestNodesAreAskedOnce"},
 	{Rule: "for a timeout", In: "Allocator.NewBlock",
-		At: "$a.$s.Now() + $a.$s.Timeout", Do: "$a.s.Now() + 2*$a.s.Timeout", Test: "TestNodesAreAskedOnce"},
+		At: "$a.$s.Now()+$a.$s.Timeout", Do: "$a.s.Now() + 2*$a.s.Timeout", Test: "TestNodesAreAskedOnce"},
 	{Rule: "few of many blocks are carved anew where others have blocks", In: "Allocator.reshape",
 		At: "$blocks/restShare", Do: "$blocks", Test: "TestReshape"},
 	{Rule: "an operation leaves no more blocks than a trip takes", In: "Slab.surplus",

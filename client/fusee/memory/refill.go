@@ -190,7 +190,7 @@ const (
 // table knows as this client's; nothing in it was used.
 func (a *Allocator) NewBlock(class int) error {
 	if a.s.Now() < a.spent {
-		return rdma.ErrFull
+		return a.none
 	}
 	regions := len(a.s.LiveRegions)
 	// A random start spreads blocks over the nodes.
@@ -211,7 +211,7 @@ func (a *Allocator) NewBlock(class int) error {
 		}
 		last = err
 	}
-	a.spent = a.s.Now() + a.s.Timeout
+	a.spent, a.none = a.s.Now()+a.s.Timeout, last
 	return last
 }
 
