@@ -33,9 +33,12 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// More tests at a time than there are processors: they wait for other processes.
-	if err := flag.Set("test.parallel", strconv.Itoa(4+runtime.GOMAXPROCS(0))); err != nil {
-		panic(err)
+	// More tests at a time than there are processors: they wait for other processes. But with -race
+	// all of these compute, and operations of some six pools at a time take longer than their 2 s.
+	if !teeth.UnderRace {
+		if err := flag.Set("test.parallel", strconv.Itoa(4+runtime.GOMAXPROCS(0))); err != nil {
+			panic(err)
+		}
 	}
 	testscript.Main(m, map[string]func(){
 		"farkv": main, "hold": hold, "use": use, "corrupt": corrupt, "empty": empty, "redis-server": redisServer,
