@@ -34,9 +34,6 @@ const (
 	soakNodes   = 2
 	soakRecords = 500
 	soakBytes   = 1000
-	// soakWorkers is for how many workers it is made, at least, as by 'farkv up'. FUSEE's blocks
-	// are larger for fewer: values of all sizes would have few blocks for each of some 50 classes.
-	soakWorkers = 64
 )
 
 // Soaked is what a Soak found. Times are in microseconds.
@@ -121,7 +118,7 @@ func (s *Soak) open() (*stores.Pool, error) {
 			return nil, workloads.Usagef("--store %s is for a pool, and %s is a store", s.Store, s.Of)
 		}
 		p, err := stores.Create("mem:", s.Of, stores.Params{Nodes: soakNodes, Records: soakRecords,
-			PairBytes: soakBytes, Workers: max(s.Workers, soakWorkers)})
+			PairBytes: soakBytes, Workers: s.Workers})
 		return as(p, err, s.Of)
 	}
 	addr, err := Resolve(s.Of)
