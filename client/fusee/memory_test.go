@@ -336,7 +336,6 @@ func TestRefusedTakeOver(t *testing.T) {
 		t.Errorf("got %v, %v, want a free block", use, err)
 	}
 	f.on = false
-	x.s.Sleep(x.s.Timeout)
 	must(t, x.Insert(k, []byte("1")))
 	must(t, x.Close())
 	checkClean(t, f)

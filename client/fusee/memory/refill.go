@@ -185,9 +185,9 @@ const (
 // NewBlock allocates a block from a memory node (FUSEE 4.4): a call to the primary's node, and
 // one to each backup's, so that the allocation survives the primary. It asks the regions,
 // beginning with a random one, and returns an error that wraps rdma.ErrFull when none has a
-// block. Then it asks none for a timeout, since blocks hardly ever become free again: one goes back
-// whose backup has no memory for it. A crash in between leaves a block that only the primary's
-// table knows as this client's; nothing in it was used.
+// block. Then it asks none for a timeout, since blocks hardly ever become free again, unless it
+// has given one back for which a backup had no memory. A crash in between leaves a block that only
+// the primary's table knows as this client's; nothing in it was used.
 func (a *Allocator) NewBlock(class int) error {
 	if a.s.Now() < a.spent {
 		return a.none
@@ -195,7 +195,7 @@ func (a *Allocator) NewBlock(class int) error {
 	regions := len(a.s.LiveRegions)
 	// A random start spreads blocks over the nodes.
 	start := a.s.Rand().IntN(max(1, regions))
-	last := rdma.ErrFull
+	last, gaveBack := rdma.ErrFull, false
 	for k := range regions {
 		g := a.s.LiveRegions[(start+k)%regions]
 		blk, err := a.callAlloc(g, class)
@@ -209,11 +209,16 @@ func (a *Allocator) NewBlock(class int) error {
 			a.Untidy, a.late = true, a.late || session.InFlight(err)
 			return err
 		}
-		last = err
+		last, gaveBack = err, gaveBack || errors.Is(err, errNoBackup)
 	}
-	a.spent, a.none = a.s.Now()+a.s.Timeout, last
+	if !gaveBack { // what went back is free
+		a.spent, a.none = a.s.Now()+a.s.Timeout, last
+	}
 	return last
 }
+
+// errNoBackup: a region has a free block, for which a backup has no memory now.
+var errNoBackup = fmt.Errorf("a backup has no memory for it: %w", rdma.ErrFull)
 
 // callAlloc allocates a block in a region. The primary's node takes a free entry by a CAS, which
 // is the moment of the allocation, and says how many were free. The backups record it in order. A
@@ -235,7 +240,7 @@ func (a *Allocator) callAlloc(region, class int) (node.Block, error) {
 	for r := 1; r < a.s.Space.Copies(region); r++ {
 		kept, err := a.Tables.Complete(session.StepAllocate, blk, r, mine)
 		if err == nil && !kept { // nothing was recorded there: the block went back
-			err = rdma.ErrFull
+			err = errNoBackup
 		}
 		if err != nil {
 			return blk, fmt.Errorf("allocate block %v: %w", blk, err)

@@ -158,6 +158,8 @@ func (a *Allocator) carveOwn(class int) (bool, error) {
 	mine, err := a.takeOver(b, class)
 	if mine {
 		a.s.Stats.Converted++
+	} else if b.Entry != 0 {
+		a.Untidy = true // the entry is not what this client wrote there
 	}
 	return mine, err
 }
