@@ -1,6 +1,7 @@
 package soak
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"testing"
@@ -25,6 +26,8 @@ var soaked = []struct {
 	{"fusee", Options{}}, {"fusee-cr", Options{}}, {"swarm", Options{}}, {"swarm-apart", Options{}},
 	{"dm-abd", Options{}},
 	{"rcuckoo", Options{}},
+	// A pool of FUSEE for few workers has blocks for pairs of many sizes, too: a minute shows it.
+	{"fusee", Options{Workers: 16}},
 }
 
 // TestSoak: under keys that come and go, hot ones, pairs of all sizes, workers that come and go,
@@ -48,7 +51,8 @@ func TestSoak(t *testing.T) {
 }
 
 func soak(t *testing.T, store string, o Options) {
-	p, err := stores.Create("mem:", store, stores.Params{Nodes: 2, Records: 500, PairBytes: 1000, Workers: 64})
+	p, err := stores.Create("mem:", store, stores.Params{Nodes: 2, Records: 500, PairBytes: 1000,
+		Workers: cmp.Or(o.Workers, 64)})
 	if err != nil {
 		t.Fatal(err)
 	}

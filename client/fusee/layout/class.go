@@ -24,17 +24,22 @@ type classes struct {
 // size, though it is no full step above the one before.
 func makeClasses(s *node.Space) classes {
 	var c classes
-	limit := min(race.MaxUnits, int((s.BlockBytes-s.BitmapBytes())/node.Unit))
-	for units, step := 1, 1; units <= limit; units += step {
+	for _, units := range classUnits(min(race.MaxUnits, int((s.BlockBytes-s.BitmapBytes())/node.Unit))) {
 		c.add(s, units)
+	}
+	return c
+}
+
+// classUnits lists the units of the classes for objects of so many units at most.
+func classUnits(limit int) []int {
+	var list []int
+	for units, step := 1, 1; units < limit; units += step {
+		list = append(list, units)
 		if units >= 16 && units&(units-1) == 0 {
 			step = units / 8
 		}
 	}
-	if last := c.Units[len(c.Units)-1]; last < limit {
-		c.add(s, limit)
-	}
-	return c
+	return append(list, limit)
 }
 
 // add appends a class. The caller adds classes in the order of their sizes.

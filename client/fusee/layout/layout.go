@@ -122,6 +122,10 @@ const (
 	workerBlocks = 8
 	// Workers, where the shape does not say how many there are.
 	usualWorkers = 64
+	// Blocks of each size class, so that one that few pairs have leaves enough to the others.
+	classBlocks = 20
+	// Pairs may be this much larger than the typical one.
+	largest = 4
 	// The index may grow to what a pool has of pairs that are this much smaller than the typical
 	// one.
 	smallest = 4
@@ -275,7 +279,7 @@ type Shape struct {
 // wraps ErrParams when the shape makes no pool, and rdma.ErrFull when Shape.Memory is too small.
 //
 // Blocks take about a 512th of the data each, within bounds, so that a client's partly used
-// blocks waste little, and less where many workers write.
+// blocks waste little, and less where many workers write, or pairs have many sizes.
 func Size(s Shape) (Params, uint64, error) {
 	p := Params{Spares: s.Spares, IndexReplicas: s.IndexReplicas, DataReplicas: s.DataReplicas, Clients: s.Clients,
 		TagBits: race.MaxTagBits, Timeout: cmp.Or(s.Timeout, DefaultTimeout)}
@@ -291,7 +295,7 @@ func Size(s Shape) (Params, uint64, error) {
 	}
 	object := uint64(ObjectBytes(s.PairBytes, 0)+node.Unit-1) / node.Unit * node.Unit
 	data := 2 * s.Records * object
-	block := s.fitBlock(powerOf2(data/512, leastBlock, maxBlock), data)
+	block := s.fitBlock(data)
 	data = max(data+max(spareBytes, spareBlocks*block), s.Records*object+workerBlocks*uint64(s.Workers)*block)
 	if s.Memory > 0 {
 		data = s.Memory / uint64(s.DataReplicas) * uint64(serving)
@@ -310,7 +314,7 @@ func Size(s Shape) (Params, uint64, error) {
 		}
 		data = (s.Memory - fixed) / uint64(s.DataReplicas) * uint64(serving)
 	}
-	p.BlockBytes = s.fitBlock(powerOf2(data/512, leastBlock, maxBlock), data)
+	p.BlockBytes = s.fitBlock(data)
 	if data < 64*p.BlockBytes {
 		p.BlockBytes = powerOf2(data/64, minBlock, maxBlock)
 	}
@@ -326,10 +330,14 @@ func groupsFor(pairs uint64) uint64 {
 	return max(minGroups, uint64(float64(pairs)/subtableLoad)/race.GroupSlots+1)
 }
 
-// fitBlock halves the size of a block until the workers' blocks take half of the data at most, or
-// the block has the least size.
-func (s *Shape) fitBlock(block, data uint64) uint64 {
-	for block > leastBlock && 2*workerBlocks*uint64(cmp.Or(s.Workers, usualWorkers))*block > data {
+// fitBlock returns the size of a pool's blocks: some 512th of the data, or less where that makes
+// too few of them for the workers, which take half of them at most, or for the sizes of pairs.
+func (s *Shape) fitBlock(data uint64) uint64 {
+	object := (ObjectBytes(s.PairBytes, 0) + node.Unit - 1) / node.Unit
+	sizes := len(classUnits(min(race.MaxUnits, largest*object)))
+	blocks := max(2*workerBlocks*cmp.Or(s.Workers, usualWorkers), classBlocks*sizes)
+	block := powerOf2(data/512, leastBlock, maxBlock)
+	for block > leastBlock && uint64(blocks)*block > data {
 		block /= 2
 	}
 	return block

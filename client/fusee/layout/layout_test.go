@@ -66,3 +66,24 @@ func TestSizes(t *testing.T) {
 		}
 	}
 }
+
+// TestManySizes: a pool for few workers has blocks for pairs of many sizes, and one for short pairs
+// no more than its data ask for.
+func TestManySizes(t *testing.T) {
+	for _, c := range []struct{ pairBytes, least, most int }{{1000, 650, 1400}, {80, 250, 600}} {
+		s := Shape{Nodes: 2, Records: 500, PairBytes: c.pairBytes, IndexReplicas: 1, DataReplicas: 1, Clients: 64,
+			Workers: 4}
+		p, bytes, err := Size(s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, err := New(p, s.Nodes, bytes)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := l.Regions * l.Space.Blocks(); n < c.least || n > c.most {
+			t.Errorf("pairs of %d bytes: %d blocks of %d bytes, want %d to %d", c.pairBytes, n, l.BlockBytes, c.least,
+				c.most)
+		}
+	}
+}
