@@ -61,7 +61,7 @@ func tableOptions(most rcuckoo.Shape) []Option {
 		count("entries", rcuckoo.DefaultEntries, most.Entries, "of a row"), key,
 		inline, value, {Name: "f", Type: Float, Default: rcuckoo.DefaultF, Min: 1, Max: most.F,
 			Doc: "of the dependent hashing"},
-		count("rows-per-lock", "16, fewer of a table that grows", most.RowsPerLock, "up to a shard's rows"),
+		count("rows-per-lock", "16, fewer of a small or growing table", most.RowsPerLock, "up to a shard's rows"),
 		count("lock-bits", "63", most.LockBits, "of a word"),
 		count("lock-words", "a bit for each lock", most.LockWords, "of a shard"),
 		count("rows", "from the records", most.Rows, "of a shard"),

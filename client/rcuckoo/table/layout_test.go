@@ -216,6 +216,29 @@ func TestRowsPerLock(t *testing.T) {
 	}
 }
 
+// TestLocksOfSmallTables: a table of few rows has nearly as many locks as a word has bits, and not
+// one for 16 rows. The locks of a larger one are the paper's.
+func TestLocksOfSmallTables(t *testing.T) {
+	for _, c := range []struct {
+		shape       Shape
+		rows, words int
+	}{
+		{Shape{Records: 100}, 1, 1},
+		{Shape{Records: 700}, 3, 1},
+		{Shape{Records: 700, LockBits: 8}, 16, 2},
+		{Shape{Records: 1 << 20}, DefaultLocked, 163},
+		{Shape{Records: 700, RowsPerLock: DefaultLocked}, DefaultLocked, 1},
+	} {
+		c.shape.Nodes, c.shape.Clients = 1, 1
+		p, _, err := Size(c.shape)
+		must(t, err)
+		if p.RowsPerLock != c.rows || p.LockWords != c.words {
+			t.Errorf("%+v: %d rows of %d a lock, %d lock words; want %d a lock, %d words", c.shape, p.Rows,
+				p.RowsPerLock, p.LockWords, c.rows, c.words)
+		}
+	}
+}
+
 // FuzzParams: each header of a pool leads to a layout with parts that fit, or to an error.
 func FuzzParams(f *testing.F) {
 	f.Add(1, 100, 8, 24, 8, 1000, 2.3, 16, 2, 10, 8, 3, 1, 0)

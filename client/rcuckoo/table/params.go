@@ -85,7 +85,8 @@ type Shape struct {
 	Entries int
 	// F defaults to 2.3.
 	F float64
-	// RowsPerLock defaults to 16, counted when the table has grown as far as it may.
+	// RowsPerLock defaults to 16, counted when the table has grown as far as it may, and to fewer
+	// in a table of so few rows that its locks would not need all bits of a lock word.
 	RowsPerLock int
 	// LockWords of a shard. By default each lock has a bit of its own, as far as the words fit a
 	// NIC's memory.
@@ -278,6 +279,9 @@ func Size(s Shape) (Params, uint64, error) {
 	p.Rows = cmp.Or(s.Rows, filled+spare)
 	// The lock words of all of a node's shards are to fit the memory of its NIC together.
 	each := cmp.Or(p.LockBits, lockBits)
+	if s.RowsPerLock == 0 { // the locks of a small table are all bits of one word
+		p.RowsPerLock = max(1, min(p.RowsPerLock, (p.Rows+each-1)/each))
+	}
 	words := ((p.Rows+p.RowsPerLock-1)/p.RowsPerLock + each - 1) / each
 	p.LockWords = cmp.Or(s.LockWords, max(1, min(words, deviceBytes/8/p.placesEach(s.Nodes))))
 	p.Tickets = min(mostTickets, p.LockWords*each)
