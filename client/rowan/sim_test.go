@@ -290,6 +290,35 @@ func TestSlowAnswers(t *testing.T) {
 	}
 }
 
+// TestFarServers: servers replicate though each answer of theirs takes longer than they wait for it
+// at first.
+func TestFarServers(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
+	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
+		c, err := newCluster(small(k))
+		if err != nil {
+			t.Fatal(err)
+		}
+		const way = 15 * time.Millisecond
+		far := sim.Options{Seed: 1, MTU: mtu, CountRings: true, MinLatency: way, MaxLatency: way}
+		s, _ := c.simulate(far, func(ep rdma.Endpoint) {
+			store, err := c.open(ep, 2*time.Second)
+			for i := 0; err == nil && i < 3; i++ {
+				err = store.Insert(fmt.Append(nil, i), []byte("value"))
+			}
+			if err != nil {
+				c.fail("%w", err)
+			}
+		})
+		defer s.Close()
+		if err := errors.Join(s.Run(), c.wrong); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
+
 // inLaterTerm are registers that take their time, and then have a later term.
 type inLaterTerm struct {
 	cluster *cluster
