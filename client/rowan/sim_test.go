@@ -262,25 +262,13 @@ func TestCrowd(t *testing.T) {
 	})
 }
 
-// TestSlowAnswers: a GET of which each answer comes later than Ask is answered all the same.
-func TestSlowAnswers(t *testing.T) {
+// alone runs what one client does in a cluster, in virtual time.
+func (c *cluster) alone(t *testing.T, o sim.Options, do func(ep rdma.Endpoint) error) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	c, err := newCluster(small(kv.Rowan))
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, _ := c.simulate(sim.Options{Seed: 1, MTU: mtu, CountRings: true}, func(ep rdma.Endpoint) {
-		o := rowan.Options{Servers: c.o, Timeout: patience, Ask: time.Nanosecond}
-		store, err := rowan.New(ep, c.configs(), o)
-		if err == nil {
-			err = store.Insert([]byte("key"), []byte("value"))
-		}
-		if err == nil {
-			_, err = store.Get([]byte("key"))
-		}
-		if err != nil {
+	s, _ := c.simulate(o, func(ep rdma.Endpoint) {
+		if err := do(ep); err != nil {
 			c.fail("%w", err)
 		}
 	})
@@ -290,12 +278,28 @@ func TestSlowAnswers(t *testing.T) {
 	}
 }
 
+// TestSlowAnswers: a GET of which each answer comes later than Ask is answered all the same.
+func TestSlowAnswers(t *testing.T) {
+	c, err := newCluster(small(kv.Rowan))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.alone(t, sim.Options{Seed: 1, MTU: mtu, CountRings: true}, func(ep rdma.Endpoint) error {
+		o := rowan.Options{Servers: c.o, Timeout: patience, Ask: time.Nanosecond}
+		store, err := rowan.New(ep, c.configs(), o)
+		if err == nil {
+			err = store.Insert([]byte("key"), []byte("value"))
+		}
+		if err == nil {
+			_, err = store.Get([]byte("key"))
+		}
+		return err
+	})
+}
+
 // TestFarServers: servers replicate though each answer of theirs takes longer than they wait for it
 // at first.
 func TestFarServers(t *testing.T) {
-	if teeth.UnderRace {
-		t.Skip("virtual time, in which one task runs at a time; run without -race")
-	}
 	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
 		c, err := newCluster(small(k))
 		if err != nil {
@@ -303,19 +307,13 @@ func TestFarServers(t *testing.T) {
 		}
 		const way = 15 * time.Millisecond
 		far := sim.Options{Seed: 1, MTU: mtu, CountRings: true, MinLatency: way, MaxLatency: way}
-		s, _ := c.simulate(far, func(ep rdma.Endpoint) {
+		c.alone(t, far, func(ep rdma.Endpoint) error {
 			store, err := c.open(ep, 2*time.Second)
 			for i := 0; err == nil && i < 3; i++ {
 				err = store.Insert(fmt.Append(nil, i), []byte("value"))
 			}
-			if err != nil {
-				c.fail("%w", err)
-			}
+			return err
 		})
-		defer s.Close()
-		if err := errors.Join(s.Run(), c.wrong); err != nil {
-			t.Fatal(err)
-		}
 	})
 }
 
@@ -338,14 +336,11 @@ func (r *inLaterTerm) Config() (rdma.Config, error) {
 // TestAnsweredMeanwhile: the answer to a write that has come while the client read of a later term
 // counts.
 func TestAnsweredMeanwhile(t *testing.T) {
-	if teeth.UnderRace {
-		t.Skip("virtual time, in which one task runs at a time; run without -race")
-	}
 	c, err := newCluster(small(kv.Rowan))
 	if err != nil {
 		t.Fatal(err)
 	}
-	s, _ := c.simulate(sim.Options{Seed: 1, MTU: mtu, CountRings: true}, func(ep rdma.Endpoint) {
+	c.alone(t, sim.Options{Seed: 1, MTU: mtu, CountRings: true}, func(ep rdma.Endpoint) error {
 		configs := &inLaterTerm{c, ep, false}
 		store, err := rowan.New(ep, configs, rowan.Options{Servers: c.o, Timeout: patience, Ask: time.Nanosecond})
 		for _, slow := range []bool{false, true} { // with the first one servers begin
@@ -353,12 +348,6 @@ func TestAnsweredMeanwhile(t *testing.T) {
 				err = store.Insert(fmt.Append(nil, slow), []byte("value"))
 			}
 		}
-		if err != nil {
-			c.fail("%w", err)
-		}
+		return err
 	})
-	defer s.Close()
-	if err := errors.Join(s.Run(), c.wrong); err != nil {
-		t.Fatal(err)
-	}
 }
