@@ -1,11 +1,13 @@
 package rcuckoo
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 	"time"
 
+	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/rcuckoo/session"
 	"github.com/farkv/farkv/client/rcuckoo/table"
 	"github.com/farkv/farkv/node"
@@ -151,6 +153,115 @@ func TestFairCrashes(t *testing.T) {
 		t.Error("no crash left a lock that was held")
 	}
 	t.Logf("%d repairs", repairs)
+}
+
+// TestManyLocks: an operation that wants several locks, and clients stand in line for each of them,
+// gets them in its time, though they are never free together. Those that it has taken when it
+// crashes are repaired in time for the others.
+func TestManyLocks(t *testing.T) {
+	alone(t)
+	crashed := manyLocks(t, 20, 0)
+	if crashed {
+		t.Error("it crashed")
+	}
+	crashed = true
+	k := uint64(1)
+	for ; crashed; k += seeds.Step(3, 41) {
+		crashed = manyLocks(t, 1, k)
+	}
+	t.Logf("%d verbs", k)
+}
+
+// lockedApart returns keys that have different locks of the first word, each one, and their rows.
+func lockedApart(l *table.Layout, n int) (keys [][]byte, rows []uint32) {
+	for i, word := 0, uint64(0); len(keys) < n; i++ {
+		key := fmt.Append(nil, i)
+		at := l.Place(key)
+		w1, bit := l.LockOf(at.First)
+		if w2, b := l.LockOf(at.Second); w1 == 0 && w2 == 0 && b == bit && word>>bit&1 == 0 {
+			keys, rows, word = append(keys, key), append(rows, at.First), word|1<<bit
+		}
+	}
+	return keys, rows
+}
+
+// manyLocks has clients UPDATE hot keys while two others take the locks of all of them, so many
+// times each. One of the two crashes behind its k-th verb, unless k is 0. manyLocks reports whether
+// it did.
+func manyLocks(t *testing.T, times int, k uint64) (crashed bool) {
+	t.Helper()
+	profile, err := sim.LookupProfile("rcuckoo-testbed")
+	must(t, err)
+	const hot, each = 6, 5 // keys, and clients of each
+	p := inlinePool(1)
+	p.Tickets, p.Clients, p.Timeout = 126, hot*each+3, 4*time.Millisecond
+	l := lay(t, p, 1)
+	keys, rows := lockedApart(l, hot)
+	o := profile.Options(1, 1)
+	o.Memory, o.Clients, o.Handler = l.Bytes, p.Clients, node.Serve
+	v := sim.New(o)
+	must(t, Make(v, p))
+	value, over := make([]byte, 100), false
+	open := func(ep rdma.Endpoint) *Store {
+		s, err := Open(ep, session.Options{Pool: v, Failure: impatient})
+		must(t, err)
+		return s
+	}
+	for i := range hot * each {
+		v.Go(fmt.Sprint("client ", i), func(ep rdma.Endpoint) {
+			s, key := open(ep), keys[i%hot]
+			if err := s.Insert(key, value); err != nil && !errors.Is(err, client.ErrExists) {
+				t.Error(err)
+			}
+			for !over {
+				if err := s.Update(key, value); err != nil {
+					t.Errorf("crash behind verb %d: client %d: %v", k, i, err)
+				}
+			}
+			must(t, s.Close())
+		})
+	}
+	left := 2
+	for i := range left { // one of them crashes
+		var w *sim.Worker
+		w = v.Go(fmt.Sprint("all of them ", i), func(ep rdma.Endpoint) {
+			s := open(ep)
+			ep.Sleep(time.Millisecond)
+			if i == 0 && k > 0 {
+				v.CrashAt(w, w.Sent()+k)
+			}
+			var err error
+			for n := 0; n < times && err == nil; n++ {
+				op := s.op.Begin()
+				err = op.Repeat(func() error {
+					s.locks.Start(0)
+					for _, row := range rows {
+						s.locks.LockRow(op, row)
+					}
+					if err := s.acquire(op, table.Ref{}, nil, nil); err != nil {
+						return err
+					}
+					return s.locks.Release(op)
+				})
+			}
+			if left--; left == 0 {
+				over = true
+			}
+			if err = errors.Join(err, s.Close()); err != nil && !w.Crashed() {
+				t.Errorf("crash behind verb %d: all of them %d: %v", k, i, err)
+			}
+		})
+		w.WhenCrashed(func() {
+			crashed = true
+			v.Go("end", func(ep rdma.Endpoint) { // others go on for a while
+				ep.Sleep(2 * p.Timeout)
+				over = true
+			})
+		})
+	}
+	must(t, v.Run())
+	must(t, v.Close())
+	return crashed
 }
 
 // TestTicketsComeLast: in a pool with tickets all other parts lie where they lie without tickets,

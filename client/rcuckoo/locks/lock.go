@@ -7,6 +7,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math/bits"
 	"slices"
 
 	"github.com/farkv/farkv/client"
@@ -25,10 +26,10 @@ type Locks struct {
 	pacing    pacing
 	// Shard is where the locks and the rows are.
 	Shard int
-	// wants are in ascending order of their words. All clients take locks in this order, so no
-	// cycle of clients waits for each other.
+	// wants are in ascending order of their words, and of their bits where split has made several
+	// of a word. All clients take locks in this order, so no cycle of clients waits for each other.
 	wants []table.Want
-	// turns are the client's turns at the locks of the wants, by word.
+	// turns are the client's turns at the locks of the wants.
 	turns [table.MostLocked]turn
 	// held is how many of the wants, from the first on, are held.
 	held int
@@ -155,10 +156,10 @@ var (
 	errStolen = fmt.Errorf("another client released a lock that was held: %w", client.ErrDamaged)
 )
 
-// Acquire takes all locks that are wanted, a word a trip, and reads the bands with the last of
-// them (section 3.4.1). The error wraps ErrBlocked when a word has to be repaired: see blocked;
-// and ErrAgain when the operation has to begin again. The worker holds nothing then. It wraps
-// rdma.ErrTimeout when the time is used up.
+// Acquire takes all locks that are wanted, a word a trip or later one by one (split), and reads the
+// bands with the last of them (section 3.4.1). The error wraps ErrBlocked when a word has to be
+// repaired: see blocked; and ErrAgain when the operation has to begin again. The worker holds
+// nothing then. It wraps rdma.ErrTimeout when the time is used up.
 //
 // The first trip writes the intent ahead of the masked CAS (I1); each later try writes a
 // heartbeat instead. If the operation has taken an extent, its value is written in the first trip,
@@ -225,11 +226,47 @@ func (l *Locks) Acquire(o *session.Op, taken table.Ref, key, value []byte) error
 		}
 		b.Release()
 		l.enqueue(o, t, w, met)
+		if trying && t.taken && o.Left() < o.Opt.Timeout-o.Opt.Timeout/togetherShare {
+			l.split(o, w, met)
+		}
 		if err := l.wait(o, w.Word, t, met, &r); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// togetherShare is for which share of its time an operation takes the locks of a word together. To
+// hold some while it waits for others keeps them from the rest, and when all operations did so
+// convoys of them waited for longer than now any does.
+const togetherShare = 4
+
+// split has the worker take the locks of a word one after the other: those ahead of the first one
+// that it met locked; then that one; then what is behind it. An operation that wants several locks,
+// some of them hot, may find them free together too seldom. All clients take locks in ascending
+// order, of the words and of the bits in a word, so no cycle of clients waits for each other.
+//
+// A crash leaves some locks of those that the intent names, as one between two words does.
+func (l *Locks) split(o *session.Op, w table.Want, met uint64) {
+	way := met & w.Bits
+	first := way & -way
+	part := w.Bits & (first - 1)
+	if part == 0 {
+		part = first
+	}
+	if way == 0 || part == w.Bits {
+		return
+	}
+	l.wants[l.held].Bits &^= part
+	l.wants = slices.Insert(l.wants, l.held, table.Want{Word: w.Word, Bits: part})
+	// The ticket stays with the lock that it is for. The others have not failed to take theirs.
+	turns := l.turns[l.held:]
+	copy(turns[1:], turns)
+	if part == first && turns[0].queue == o.Table.QueueAt(l.Shard, w.Word, bits.TrailingZeros64(first)) {
+		turns[1] = turn{}
+	} else {
+		turns[0] = turn{}
+	}
 }
 
 // addTry adds the masked CAS that takes the wanted locks of a word: all of them or none, and none
