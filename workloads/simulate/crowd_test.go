@@ -6,11 +6,15 @@ import (
 	"testing"
 
 	"github.com/farkv/farkv/node/rdma"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // TestCrowd: each of many clients that update finds blocks of its own, in memory that is sized for
 // them or that is given.
 func TestCrowd(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	crowd := func(memory uint64) Config {
 		c := config(t, "ycsb-a", 320, 2000)
 		c.WarmUp, c.Pool.Memory = 30_000, memory

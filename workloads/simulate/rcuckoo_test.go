@@ -9,6 +9,7 @@ import (
 	"github.com/farkv/farkv/client"
 	"github.com/farkv/farkv/client/stores"
 	"github.com/farkv/farkv/workloads"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // cuckoos is a small run of RCuckoo on its testbed, with keys and values as in its paper.
@@ -53,6 +54,9 @@ func TestDevice(t *testing.T) {
 // timeout, or longer if they meet what two such clients left. Any client can then insert what a
 // dead one began to insert.
 func TestVictims(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	const timer = 2 * time.Millisecond
 	const us = float64(timer) / float64(time.Microsecond)
 	c := cuckoos(t, 8, 0)

@@ -6,11 +6,15 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/node/telemetry"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // TestSamples compares samples of a run, in which a node crashes, with its result, and the result
 // with that of the same run without samples.
 func TestSamples(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-a", 4, 500)
 	c.Ops, c.Duration, c.Interval = 0, 30*time.Millisecond, time.Millisecond
 	c.Lease = 2 * time.Millisecond

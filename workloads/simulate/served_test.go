@@ -6,12 +6,16 @@ import (
 	"time"
 
 	"github.com/farkv/farkv/client/stores"
+	"github.com/farkv/farkv/workloads/check/teeth"
 )
 
 // TestServed: where a store has servers the records are there, and known, when measuring begins;
 // clients join and leave; the same configuration gives the same result; and what setting up used
 // does not count.
 func TestServed(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-a", 8, 4000)
 	c.Store, c.Profile, c.Known, c.Memory = "rowan", "rowan-testbed", true, true
 	c.Pool = stores.Params{Nodes: 3}
@@ -40,6 +44,9 @@ func TestServed(t *testing.T) {
 // TestPower: all nodes lose power and come back. Clients go on then: they do not wait for answers
 // that do not come.
 func TestPower(t *testing.T) {
+	if teeth.UnderRace {
+		t.Skip("virtual time, in which one task runs at a time; run without -race")
+	}
 	c := config(t, "ycsb-a", 8, 0)
 	c.Store, c.Profile, c.Duration, c.Interval = "rowan", "rowan-testbed", 250*time.Millisecond, 10*time.Millisecond
 	c.Pool = stores.Params{Nodes: 3, Records: uint64(c.Spec.RecordCount)}
