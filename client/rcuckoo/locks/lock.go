@@ -226,7 +226,7 @@ func (l *Locks) Acquire(o *session.Op, taken table.Ref, key, value []byte) error
 		}
 		b.Release()
 		l.enqueue(o, t, w, met)
-		if trying && t.taken && o.Left() < o.Opt.Timeout-o.Opt.Timeout/togetherShare {
+		if trying && t.taken && o.Left() < o.Opt.Timeout/lateShare {
 			l.split(o, w, met)
 		}
 		if err := l.wait(o, w.Word, t, met, &r); err != nil {
@@ -236,10 +236,10 @@ func (l *Locks) Acquire(o *session.Op, taken table.Ref, key, value []byte) error
 	return nil
 }
 
-// togetherShare is for which share of its time an operation takes the locks of a word together. To
-// hold some while it waits for others keeps them from the rest, and when all operations did so
-// convoys of them waited for longer than now any does.
-const togetherShare = 4
+// lateShare is in which last share of its time an operation takes the locks of a word one by one.
+// To hold some while it waits for others keeps them from the rest: if many operations do so,
+// convoys of them wait for longer than any does otherwise.
+const lateShare = 2
 
 // split has the worker take the locks of a word one after the other: those ahead of the first one
 // that it met locked; then that one; then what is behind it. An operation that wants several locks,
