@@ -26,8 +26,7 @@ type Options struct {
 	Box int
 	// Patience is how long a tick waits for servers that do not answer; default 20 ms. It should be
 	// longer than a server needs to become quiet, since silent servers are asked anew in the next
-	// tick. Where answers come later than that, as on a busy machine, ticks wait up to 16 times as
-	// long.
+	// tick. Where answers come later than that, as on a busy machine, ticks wait twice as long.
 	Patience time.Duration
 	// Hung is for how long a server may leave all questions unanswered before its node is expelled;
 	// default 3 s. A server that says that it has ended is expelled at once.
@@ -360,8 +359,9 @@ func (m *Manager) ask(epoch uint64) ([]*answer, error) {
 	return answers, nil
 }
 
-// mostPatience is how many times Options.Patience a tick waits at most.
-const mostPatience = 16
+// mostPatience is how many times Options.Patience a tick waits at most. A tick has to be over while
+// the master's lease lasts, which is renewed between two of them.
+const mostPatience = 2
 
 // adapt chooses how long the next tick waits, by how long this one took, and whether all have
 // answered. An answer that comes too late counts for nothing, so without that servers of a busy

@@ -179,7 +179,7 @@ func TestLateAnswers(t *testing.T) {
 	if teeth.UnderRace {
 		t.Skip("virtual time, in which one task runs at a time; run without -race")
 	}
-	far := sim.Options{Seed: 1, MinLatency: 20 * time.Microsecond, MaxLatency: 20 * time.Microsecond}
+	far := sim.Options{Seed: 1, MinLatency: 7 * time.Microsecond, MaxLatency: 7 * time.Microsecond}
 	w := newWorld(1, far, 6*time.Millisecond, 4, 0, func(o *cm.Options) { o.Patience = 10 * time.Microsecond })
 	if err := w.end(); err != nil {
 		t.Error(err)
