@@ -297,26 +297,6 @@ func TestSlowAnswers(t *testing.T) {
 	})
 }
 
-// TestFarServers: servers replicate though each answer of theirs takes longer than they wait for it
-// at first.
-func TestFarServers(t *testing.T) {
-	each(t, kv.Kinds(), func(t *testing.T, k kv.Kind) {
-		c, err := newCluster(small(k))
-		if err != nil {
-			t.Fatal(err)
-		}
-		const way = 15 * time.Millisecond
-		far := sim.Options{Seed: 1, MTU: mtu, CountRings: true, MinLatency: way, MaxLatency: way}
-		c.alone(t, far, func(ep rdma.Endpoint) error {
-			store, err := c.open(ep, 2*time.Second)
-			for i := 0; err == nil && i < 3; i++ {
-				err = store.Insert(fmt.Append(nil, i), []byte("value"))
-			}
-			return err
-		})
-	})
-}
-
 // inLaterTerm are registers that take their time, and then have a later term.
 type inLaterTerm struct {
 	cluster *cluster

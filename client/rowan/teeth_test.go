@@ -220,8 +220,6 @@ var mutants = []teeth.Mutant{
 	{Rule: "that segments which were just ahead are free then", Pkg: controls, In: "control.recoverInbound",
 		At: "$c.s.Space.GiveBack($seg)", Do: "c.d.Left(&digest.Segment{Segment: seg}, c.s.Table.Begin(seg))",
 		Test: "TestExplore/rowan", Seed: 75},
-	{Rule: "that calls to servers of which answers are late wait longer", Pkg: workers, In: "longer",
-		At: "min(2*$patience, mostPatience)", Do: "$patience", Test: "TestFarServers/rpc-kv"},
 	{Rule: "and that a master does not expel nodes which are all back", Pkg: "../../node/cluster",
 		In: "keeper.mayExpel",
 		At: "$p.failed && $p.flying == nil", Do: "p.failed && p.flying != nil", Test: "TestFailedOnce/rowan"},

@@ -56,8 +56,6 @@ type backup struct {
 	// Bytes of leave, in all, and how many of them are used. spent <= granted.
 	granted uint64
 	spent   uint64
-	// For how long a call waits for its answer.
-	patience time.Duration
 	// The last answer was that the backup has no more segments.
 	full bool
 	// The question for leave that is in flight; nil: none is.
@@ -91,16 +89,10 @@ const (
 	// callWindow bounds the numbers in flight above the lowest one that is not acknowledged. It is
 	// far more than a worker has calls in flight.
 	callWindow = 1 << 12
-	// callPatience bounds the wait for the first answer. An answer is lost only if the connection
-	// breaks or a mailbox stays full.
+	// callPatience bounds the wait for an answer. An answer is lost only if the connection breaks
+	// or a mailbox stays full.
 	callPatience = 20 * time.Millisecond
-	// mostPatience bounds the wait for one where earlier ones came too late.
-	mostPatience = 16 * callPatience
 )
-
-// longer returns how long to wait after a call whose answer did not come in time. Late answers are
-// discarded, so on a machine where each took longer no call would ever succeed.
-func longer(patience time.Duration) time.Duration { return min(2*patience, mostPatience) }
 
 // newCalls returns the replication of a worker. Where an earlier server ran, its log goes on in the
 // earlier server's last term: other servers may wait for what they send in it.
@@ -126,7 +118,7 @@ func (c *calls) anew() {
 		if ask := c.backups[i].ask; ask != nil {
 			ask.Release()
 		}
-		c.backups[i] = backup{next: 1, lowest: 1, patience: max(c.backups[i].patience, callPatience)}
+		c.backups[i] = backup{next: 1, lowest: 1}
 	}
 }
 
@@ -203,8 +195,7 @@ func (c *calls) start(node int, number, term uint64, kind uint8, record []byte) 
 	c.body = le.AppendUint64(c.body, c.backups[node].lowest)
 	c.body = le.AppendUint64(c.body, uint64(uint32(term))|uint64(c.w.s.Node)<<32|uint64(kind)<<48)
 	c.body = append(c.body, record...)
-	call, err := c.w.peer.Start(rdma.BoxAt(node, c.w.s.Opt.Boxes+1+c.w.number), kv.ProcReplicate,
-		c.backups[node].patience, c.body)
+	call, err := c.w.peer.Start(rdma.BoxAt(node, c.w.s.Opt.Boxes+1+c.w.number), kv.ProcReplicate, callPatience, c.body)
 	if errors.Is(err, rpc.ErrWindow) {
 		return nil, nil
 	}
@@ -260,13 +251,10 @@ func (c *calls) goOn(o *op, a *appending, now time.Duration) (acked bool, err er
 // succeeded. The leave never falls within a term, so answers may come in any order.
 func (c *calls) takeAnswer(node int, call *rpc.Call) bool {
 	defer call.Release()
-	b := &c.backups[node]
-	if errors.Is(call.Err, rdma.ErrTimeout) {
-		b.patience = longer(b.patience)
-	}
 	if call.Err != nil || len(call.Body) != 8 {
 		return false
 	}
+	b := &c.backups[node]
 	// It is a total, so an answer that was overtaken changes nothing.
 	b.granted, b.full = max(b.granted, binary.LittleEndian.Uint64(call.Body)), call.Status == kv.StatusFull
 	return true

@@ -12,7 +12,11 @@ import (
 	"github.com/farkv/farkv/node/rowan/shards"
 )
 
-const routeBytes = 8
+const (
+	routeBytes = 8
+	// routePatience bounds the wait for an answer. After it the source is asked again.
+	routePatience = 20 * time.Millisecond
+)
 
 // routing is a question to the source of a migration.
 //
@@ -24,8 +28,6 @@ type routing struct {
 	call *rpc.Call // nil: none is in flight
 	// When the source may be asked again.
 	again time.Duration
-	// For how long the question waits for its answer; 0: callPatience.
-	patience time.Duration
 }
 
 // routed is what the source has of a key. Its value aliases the call, which the caller releases.
@@ -60,8 +62,7 @@ func (w *Worker) route(r *routing, o *op, now time.Duration) (got routed, ok boo
 		q := kv.Request{Term: o.term, Key: o.key}
 		// Start copies it.
 		w.buf = q.Append(w.buf[:0])
-		r.patience = max(r.patience, callPatience)
-		r.call, err = w.peer.Start(rdma.BoxAt(o.source, w.s.Opt.Boxes+1+w.number), kv.ProcRoute, r.patience, w.buf)
+		r.call, err = w.peer.Start(rdma.BoxAt(o.source, w.s.Opt.Boxes+1+w.number), kv.ProcRoute, routePatience, w.buf)
 		if errors.Is(err, rpc.ErrWindow) {
 			r.again, err = now+state.RetryPause, nil
 			w.again(r.again)
@@ -83,9 +84,6 @@ func (w *Worker) route(r *routing, o *op, now time.Duration) (got routed, ok boo
 		return routed{c, uint32(word), uint8(word >> 32)}, true, nil
 	}
 	// No answer, or a refusal. Nothing was changed there, so it may be asked again.
-	if errors.Is(c.Err, rdma.ErrTimeout) {
-		r.patience = longer(r.patience)
-	}
 	r.drop()
 	r.again = now + state.RetryPause
 	w.again(r.again)

@@ -26,7 +26,7 @@ type Options struct {
 	Box int
 	// Patience is how long a tick waits for servers that do not answer; default 20 ms. It should be
 	// longer than a server needs to become quiet, since silent servers are asked anew in the next
-	// tick. Where answers come later than that, as on a busy machine, ticks wait twice as long.
+	// tick.
 	Patience time.Duration
 	// Hung is for how long a server may leave all questions unanswered before its node is expelled;
 	// default 3 s. A server that says that it has ended is expelled at once.
@@ -87,7 +87,7 @@ func NewRecoverer(f rdma.Configs, o Options) cluster.NewRecoverer {
 			peer = p
 		}
 		return &Manager{
-			ep: ep, f: f, swap: swap, peer: peer, o: o, patience: o.Patience, late: peer.Stats().Late,
+			ep: ep, f: f, swap: swap, peer: peer, o: o,
 			silent: map[int]silence{}, ended: map[int]string{}, plan: shards.NewPlanner(o.Plan), periodEnds: ep.Now() +
 				o.Period,
 		}, nil
@@ -118,9 +118,6 @@ type Manager struct {
 
 	// Not all shards are served in the last term.
 	waits bool
-	// How long the next tick waits, and how many answers have come too late so far.
-	patience time.Duration
-	late     uint64
 	// By node, servers that did not answer the last question.
 	silent map[int]silence
 	// By node, why its server has ended by itself, if it has said so.
@@ -349,32 +346,12 @@ func (m *Manager) ask(epoch uint64) ([]*answer, error) {
 	m.dropRequests()
 	answers := make([]*answer, len(m.c.Members))
 	body := question{m.c.Term, epoch, m.c.Committed}.encode()
-	began := m.ep.Now()
 	for from := 0; from < len(answers); from += window {
 		if err := m.askSome(answers, from, min(from+window, len(answers)), body); err != nil {
 			return nil, err
 		}
 	}
-	m.adapt(m.ep.Now()-began, !slices.Contains(answers, nil))
 	return answers, nil
-}
-
-// mostPatience is how many times Options.Patience a tick waits at most. A tick has to be over while
-// the master's lease lasts, which is renewed between two of them.
-const mostPatience = 2
-
-// adapt chooses how long the next tick waits, by how long this one took, and whether all have
-// answered. An answer that comes too late counts for nothing, so without that servers of a busy
-// machine would seem to hang. One that is dead has no late answers, and makes no tick longer.
-func (m *Manager) adapt(took time.Duration, all bool) {
-	late := m.peer.Stats().Late
-	switch {
-	case late > m.late:
-		m.patience = min(2*m.patience, mostPatience*m.o.Patience)
-	case all && took < m.patience/2:
-		m.patience = max(m.patience/2, m.o.Patience)
-	}
-	m.late = late
 }
 
 // askSome asks the members from one place to another. Errors of single calls mean no answer; those
@@ -388,7 +365,7 @@ func (m *Manager) askSome(answers []*answer, from, to int, body []byte) error {
 		}
 	}()
 	for _, member := range m.c.Members[from:to] {
-		c, err := m.peer.Start(rdma.BoxAt(member.Node, m.o.Box), Ask, m.patience, body)
+		c, err := m.peer.Start(rdma.BoxAt(member.Node, m.o.Box), Ask, m.o.Patience, body)
 		if err != nil {
 			return fmt.Errorf("ask server %d of term %d: %w", member.Node, m.c.Term, err)
 		}

@@ -173,24 +173,6 @@ func TestHung(t *testing.T) {
 	}
 }
 
-// TestLateAnswers: where each answer takes longer than Patience, terms are committed all the same,
-// and no server counts as hung.
-func TestLateAnswers(t *testing.T) {
-	if teeth.UnderRace {
-		t.Skip("virtual time, in which one task runs at a time; run without -race")
-	}
-	far := sim.Options{Seed: 1, MinLatency: 7 * time.Microsecond, MaxLatency: 7 * time.Microsecond}
-	w := newWorld(1, far, 6*time.Millisecond, 4, 0, func(o *cm.Options) { o.Patience = 10 * time.Microsecond })
-	if err := w.end(); err != nil {
-		t.Error(err)
-	}
-	for node := range w.servers {
-		if w.s.Dead(node) {
-			t.Errorf("server %d was expelled", node)
-		}
-	}
-}
-
 // TestEnded: the node of a server that says that it has ended is expelled at once, unless a shard
 // would be lost, and the event of the next term says why.
 func TestEnded(t *testing.T) {

@@ -75,8 +75,6 @@ var mutants = []teeth.Mutant{
 		At: "$was.Requests <= $now.Requests && $was.Writes <= $now.Writes", Do: "true", Test: "TestCounted"},
 	{Rule: "an answer fits into the mailbox", In: "answer.encode",
 		At: "min(len($a.Loads), maxLoads)", Do: "len(a.Loads)", Test: "TestLongAnswer"},
-	{Rule: "where answers are late, ticks wait longer", In: "Manager.adapt",
-		At: "$late > $m.late", Do: "false", Test: "TestLateAnswers"},
 }
 
 func TestMutants(t *testing.T) {
