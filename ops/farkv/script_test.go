@@ -33,10 +33,11 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// More tests at a time than there are processors: they wait for other processes. But with -race
-	// all of these compute, and operations of some six pools at a time take longer than their 2 s.
+	// A few more tests at a time than there are processors: they wait for other processes. With two
+	// more than this, dozens of threads waited for two processors: half a second and longer, when a
+	// node is given up that is silent for one. With -race all of these processes compute.
 	if !teeth.UnderRace {
-		if err := flag.Set("test.parallel", strconv.Itoa(4+runtime.GOMAXPROCS(0))); err != nil {
+		if err := flag.Set("test.parallel", strconv.Itoa(2+runtime.GOMAXPROCS(0))); err != nil {
 			panic(err)
 		}
 	}
