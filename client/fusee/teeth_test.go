@@ -124,7 +124,7 @@ var mutants = []teeth.Mutant{
 	{Rule: "incarnations go on in a block that is carved anew", Pkg: "memory", In: "Allocator.wipeRested",
 		At: "slices.Max($b.$incarnations)", Do: "0 * slices.Max($b.$incarnations)", Test: "TestIncarnationsGoOn"},
 	{Rule: "an object that was never used begins at its block's floor", Pkg: "memory", In: "Allocator.inherit",
-		At: "$h.$incarnation == 0", Do: "false", Test: "TestIncarnationsGoOn"},
+		At: "$heads[0].$incarnation", Do: "0", Test: "TestIncarnationsGoOn"},
 	{Rule: "a client that waits for a vacant block looks at what others leave", Pkg: "memory",
 		In: "Allocator.reshape", At: "kit.WhileBusy", Do: "kit.Doubling(time.Second, time.Second)",
 		Test: "TestRoomComesWhileBlocksRest"},

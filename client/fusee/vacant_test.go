@@ -259,8 +259,10 @@ func TestIncarnationsGoOn(t *testing.T) {
 			t.Fatal("it has no block: this test shows nothing")
 		}
 		for _, b := range ownBlocks(y) {
-			if least := slices.Min(b.Incarnations); least < floor[b.Block] {
-				t.Errorf("got incarnation %d in block %v, want %d at least", least, b.Block, floor[b.Block])
+			for _, inc := range b.Incarnations {
+				if inc != 0 && inc < floor[b.Block] { // 0: it was not used
+					t.Errorf("got incarnation %d in block %v, want %d at least", inc, b.Block, floor[b.Block])
+				}
 			}
 		}
 		for i := range 6 {
@@ -368,7 +370,7 @@ func TestIncarnationsGoOnWhenClearFails(t *testing.T) {
 		}
 		for _, b := range ownBlocks(y) {
 			for i, inc := range had[b.Block] {
-				if b.Incarnations[i] < inc {
+				if b.Incarnations[i] != 0 && b.Incarnations[i] < inc { // 0: it was not used
 					t.Fatalf("verb %d failed: object %d of block %v has got incarnation %d, want %d at least",
 						at, i, b.Block, b.Incarnations[i], inc)
 				}

@@ -97,13 +97,10 @@ func (a *Allocator) inherit(blk *Block) error {
 		return err
 	}
 	b := makeBlock(blk.Block, blk.Class, blk.Entry, len(heads))
+	b.floor = heads[0].Incarnation // or more, if that object was used
 	a.Holdings.hold(b)
 	for i, h := range heads {
-		// An object that was never used continues at the block's floor, so that its incarnations
-		// differ from those in old logs.
-		if b.Incarnations[i] = h.Incarnation; h.Incarnation == 0 {
-			b.Incarnations[i] = heads[0].Incarnation // the block's floor, or more
-		}
+		b.Incarnations[i] = h.Incarnation
 		// An object that is not free is in use, or a free of it is on its way, which a scan will
 		// find.
 		if h.Free() {

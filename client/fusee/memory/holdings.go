@@ -102,9 +102,12 @@ type Block struct {
 	Class int
 	// Entry is the block's table entry, as this client read or wrote it. CASes expect it.
 	Entry node.Entry
-	// Incarnations of each object, by its last use. 0: it was never used. Only the owner uses
-	// objects, so no other client advances them.
+	// Incarnations of each object, by its last use. 0: it was not used since the block was carved,
+	// and its memory is zero. Only the owner uses objects, so no other client advances them.
 	Incarnations []uint32
+	// floor is the incarnation at which an object begins that was never used, so that its
+	// incarnations differ from those in old logs.
+	floor uint32
 	// ready has a bit for each object, which is set while the object is in the free list or ripe.
 	// A report that it was freed adds nothing then.
 	ready []uint64
@@ -136,6 +139,9 @@ func (b *Block) setBusy(i int) { b.ready[i/64] &^= 1 << (i % 64) }
 // any more. After 2^32 uses the incarnation is 1 again, as 0 is none.
 func (b *Block) use(i int) uint32 {
 	b.setBusy(i)
+	if b.Incarnations[i] == 0 {
+		b.Incarnations[i] = b.floor
+	}
 	b.Incarnations[i]++
 	if b.Incarnations[i] == 0 {
 		b.Incarnations[i] = 1

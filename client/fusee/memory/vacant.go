@@ -133,6 +133,7 @@ func (a *Allocator) wipeRested() (*Block, error) {
 	// The hints go first: one that is left would be another object's in the block's next use.
 	err := a.Tables.clearHints(b)
 	if err == nil {
+		// The first object's is the old floor at least.
 		floor := slices.Max(b.Incarnations)
 		// Where wiping fails all objects go on above the floor. The head that has it may be the
 		// next that is used, and an adopter begins there with those that were wiped.
@@ -238,7 +239,8 @@ func (a *Allocator) reshape(class, reserve int) (_ bool, err error) {
 		return false, nil
 	}
 	began := a.s.Now()
-	if a.s.Until()-began < a.s.OpTimeout-a.s.OpTimeout/emptyShare {
+	age := a.s.Age(began)
+	if age > a.s.OpTimeout/emptyShare {
 		return false, nil
 	}
 	defer func() { a.s.Exempt(began, err) }()
@@ -247,9 +249,11 @@ func (a *Allocator) reshape(class, reserve int) (_ bool, err error) {
 	if err != nil || len(a.Emptied) == rested {
 		return false, err
 	}
-	// It waits for the last one, so that all of them become vacant, for other clients, too.
-	r := a.s.RetryUntil(kit.WhileBusy, a.Emptied[len(a.Emptied)-1].restsUntil)
-	return a.watch(class, reserve, r, false)
+	// It waits for the last one, so that all of them become vacant, for other clients, too. Where
+	// verbs are so slow that this one was late, it goes on with those that have rested.
+	last := a.Emptied[len(a.Emptied)-1].restsUntil
+	latest := began - age + a.s.Timeout + a.s.Timeout/emptyShare
+	return a.watch(class, reserve, a.s.RetryUntil(kit.WhileBusy, min(last, latest)), false)
 }
 
 // awaitVacant waits until an emptied block has rested, and carves it, or until others have made

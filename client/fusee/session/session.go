@@ -33,6 +33,8 @@ type Session struct {
 	Numbers Numbers
 	// Deadline of the current operation; see Until.
 	Deadline time.Duration
+	// exempted is by how much Exempt has moved the deadline.
+	exempted time.Duration
 	// Clock is when the current operation began, or later: a time that costs nothing to read.
 	Clock time.Duration
 	// Waited is for how long the current operation has waited for frees in flight.
@@ -149,7 +151,7 @@ const (
 )
 
 // Start begins an operation: it has no deadline yet, and has not waited for frees.
-func (s *Session) Start() { s.Deadline, s.Waited = Unset, 0 }
+func (s *Session) Start() { s.Deadline, s.Waited, s.exempted = Unset, 0, 0 }
 
 // Until returns the current operation's deadline. Start has cleared it, and the first call sets
 // it. So a SEARCH that waits for nothing does not read the clock. An operation that begins again
@@ -169,7 +171,14 @@ func (s *Session) Exempt(since time.Duration, err error) {
 	s.Clock = s.Now()
 	if err == nil && s.Deadline != Unset && s.Deadline != Never {
 		s.Deadline += s.Clock - since
+		s.exempted += s.Clock - since
 	}
+}
+
+// Age returns for how long the current operation has lasted at a moment, since the first call of
+// Until, with all that was exempt. 0: it has no deadline.
+func (s *Session) Age(now time.Duration) time.Duration {
+	return max(0, now-(s.Until()-s.OpTimeout-s.exempted))
 }
 
 // ALittleBit is how long an operation sleeps while it waits for another client (Algorithm 1, line
