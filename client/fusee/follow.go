@@ -267,7 +267,7 @@ func (f *follower) awaitGrowth(hash uint64) error {
 		}
 		if f.s.Index.SizeToSplit(f.s.Index.SubtableOf(hash)) != want {
 			// It has been split: want was the size that splits it, and its parts come next.
-			f.s.Deadline = session.Unset
+			f.s.Start()
 			return nil
 		}
 	}

@@ -43,8 +43,9 @@ const (
 	// manyEmpty: one block of so many is empty where reshape carves blocks anew.
 	manyEmpty = 16
 	// emptyShare is for which part of an operation's time it takes its own empty blocks out of use,
-	// and for which it takes over others'; and how late it may be when reshape does so. A block of
-	// small objects costs a thousand verbs; what is left waits for the next look.
+	// and for which it takes over others'; how late it may be when reshape does so, and for how
+	// much longer than a timeout it waits then. A block of small objects that were used costs a
+	// thousand verbs; what is left waits for the next look.
 	emptyShare = 4
 	// wipeBytes are wiped in one trip, on all replicas.
 	wipeBytes = 64 << 10

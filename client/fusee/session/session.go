@@ -150,7 +150,8 @@ const (
 	Never time.Duration = math.MaxInt64
 )
 
-// Start begins an operation: it has no deadline yet, and has not waited for frees.
+// Start begins an operation, also one that begins again with its whole time: it has no deadline
+// yet, nothing was exempt, and it has not waited for frees.
 func (s *Session) Start() { s.Deadline, s.Waited, s.exempted = Unset, 0, 0 }
 
 // Until returns the current operation's deadline. Start has cleared it, and the first call sets
